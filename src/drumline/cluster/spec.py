@@ -1,8 +1,4 @@
-"""`ClusterSpec`: what `cluster.yaml` says: which machines, for how long, and what is on them.
-
-Also which cluster a command means (./cluster.yaml, or a name), and what `drumline cluster init`
-writes.
-"""
+"""`ClusterSpec`: what `cluster.yaml` says; which cluster a command means; what `init` writes."""
 
 from __future__ import annotations
 
@@ -15,12 +11,13 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
 from drumline.spec.load import read_file
-from drumline.spec.parts import ClashError, LinkSpec, SpecPart
+from drumline.spec.parts import LinkSpec, SpecPart, clash
 
 P = TypeVar("P", "Ec2Spec", "HostSpec")
 MAX_NODES = 64
@@ -142,22 +139,11 @@ class ClusterSpec(SpecPart):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if isinstance(self.workers, int) and not 1 <= self.workers <= MAX_WORKERS:
-            raise ClashError(
-                f"workers is {self.workers}, but must be auto, or 1 to {MAX_WORKERS} ranks on each "
-                f"node; write workers: auto",
-                "workers",
-            )
+            raise clash("cluster_workers", spec=self, most=MAX_WORKERS)
         if self.provider == "ssh" and not self.ssh.hosts:
-            raise ClashError(
-                "provider: ssh needs your machines; add ssh: {hosts: [{host: 192.0.2.10}]}",
-                "provider",
-            )
+            raise clash("ssh_without_hosts")
         if self.provider == "ssh" and len(self.ssh.hosts) < self.nodes:
-            raise ClashError(
-                f"nodes is {self.nodes}, but ssh.hosts names {len(self.ssh.hosts)}; "
-                f"write nodes: {len(self.ssh.hosts)}, or add hosts",
-                "nodes",
-            )
+            raise clash("too_few_hosts", spec=self, hosts=len(self.ssh.hosts))
         return self
 
     @property
@@ -171,19 +157,17 @@ class ClusterSpec(SpecPart):
         folder: later commands are run in any folder, and nodes have others.
         """
 
-        def beside(file: str | None) -> str | None:
-            """Return a file's path; "" is a choice, too: no key file."""
-            return os.path.abspath(folder / os.path.expanduser(file)) if file else file
+        def beside(file: str) -> str:
+            return os.path.abspath(folder / os.path.expanduser(file))
 
         def with_key(part: P) -> P:
-            return part.model_copy(update={"key_file": beside(part.key_file)})
+            key = part.key_file and beside(part.key_file)  # "" is a choice, too: no key file
+            return part.model_copy(update={"key_file": key})
 
-        storage = self.storage or None
-        path = (storage or "").removeprefix("file://")
-        if path and not (path.startswith("/") or "::" in path or "://" in path):
-            storage = beside(path)
-        hosts = tuple(map(with_key, self.ssh.hosts))
-        ssh = self.ssh.model_copy(update={"hosts": hosts})
+        path = (self.storage or "").removeprefix("file://")
+        is_folder = path and not (path.startswith("/") or "::" in path or "://" in path)
+        storage = beside(path) if is_folder else self.storage or None
+        ssh = self.ssh.model_copy(update={"hosts": tuple(map(with_key, self.ssh.hosts))})
         return self.model_copy(update={"storage": storage, "ssh": ssh, "ec2": with_key(self.ec2)})
 
 
@@ -192,12 +176,9 @@ FILE = Path("cluster.yaml")
 
 def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpec:
     """Read the spec of a cluster that is to be made; `file` None is ./cluster.yaml."""
-    path = FILE if file is None else file
+    path = file or FILE
     if not path.exists():
-        raise UsageError(
-            f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
-            f"machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
-        )
+        raise UsageError(sentence("spec-missing", path=path))
     return read_file(ClusterSpec, path, overrides).beside(path.absolute().parent)
 
 

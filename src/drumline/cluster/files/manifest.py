@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.files import write_atomic
@@ -248,18 +249,12 @@ def scan_project(
     if not root.is_dir():
         raise UsageError(f"{root} is no folder; name the one that your script is in")
     if root in (Path.home(), Path("/")):
-        raise UsageError(
-            f"{root} would be copied to the nodes as a whole, with your keys in it; go to your "
-            f"project's own folder"
-        )
+        raise UsageError(sentence("folder-too-large", root=root))
     found = _Scan(root, _Cache(cache, root), apart)
     try:
         found.folder(str(root), "", Ignored.of(root))
     except OSError as error:
-        raise UsageError(
-            f"{error.filename} cannot be read: {error.strerror}; make it readable, or name it in "
-            f"{OURS}"
-        ) from None
+        raise UsageError(sentence("folder-unreadable", error=error, ours=OURS)) from None
     found.cache.write()
     found.entries.sort()
     packed = json.dumps(found.entries, separators=(",", ":")).encode()
@@ -357,8 +352,7 @@ class _Scan:
             self._file(path, goal, os.stat(goal))
         elif os.path.isdir(goal):
             raise UsageError(
-                f"{path} leads to the folder {goal}, outside of {self.root}, which does not "
-                f"travel; write /{path} into {OURS}, or put a copy in its place"
+                sentence("link-leads-outside", path=path, goal=goal, root=self.root, ours=OURS)
             )
         else:
             self.notes.append(f"{path} leads nowhere ({target}); it stays here")

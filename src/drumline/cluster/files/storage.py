@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import Note, Remote, all_of, host_error, node_python
@@ -211,10 +212,7 @@ async def offer_checkpoints(
         if storage is None:
             raise UsageError("latest means the storage's, but cluster.yaml names none; name a job")
         if (found := await asyncio.to_thread(latest_run, storage)) is None:
-            raise UsageError(
-                f"the storage {shown_url(storage)} has no run with checkpoints yet; leave --resume "
-                f"out"
-            )
+            raise UsageError(sentence("checkpoints-not-stored", shown=shown_url(storage)))
         job = found.run
     place = f"jobs/{job}/run"
     there = ["sh", "-c", 'ls -d "$1"/step-*', "sh", f"{leader.machine.root}/{place}/checkpoints"]
@@ -223,10 +221,7 @@ async def offer_checkpoints(
     if pulled is not None and any((pulled / "run" / "checkpoints").glob("step-*")):
         return await _send(leader, job, pulled / "run", note)
     if storage is None:
-        raise UsageError(
-            f"nobody has checkpoints of {job}: not the leader, and it was not pulled; name another "
-            f"job (drumline status), or a storage in cluster.yaml"
-        )
+        raise UsageError(sentence("checkpoints-nowhere", job=job))
     with tempfile.TemporaryDirectory() as folder:
         note(f"{job}: from {shown_url(storage)}")
         run = await asyncio.to_thread(fetch_run, storage, job, Path(folder) / "run")

@@ -26,10 +26,19 @@ from importlib import resources
 from pathlib import Path
 
 import drumline
+from drumline.cluster.errors import sentence
 from drumline.cluster.files.manifest import FolderManifest, scan_project
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
-from drumline.cluster.ssh.remote import NodeSession, Note, Remote, all_of, host_error, last_line
+from drumline.cluster.ssh.remote import (
+    Done,
+    NodeSession,
+    Note,
+    Remote,
+    all_of,
+    host_error,
+    last_line,
+)
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.json_lines import FRAME_BYTES, Message, pack_frames
@@ -91,21 +100,17 @@ async def push_package(remote: Remote, package: Package | None = None) -> bool:
         ["sh", "-c", unpack, "sh", root, name], given=package.archive, timeout_s=_PUSH_S
     )
     if done.code:
-        raise host_error(
-            remote.machine,
-            "package",
-            f"Drumline cannot be put into {shlex.quote(root)}: "
-            f"{_reason(done.stderr) or f'exit code {done.code}'}",
-        )
+        why = f"Drumline cannot be put into {shlex.quote(root)}: {_reason(done)}"
+        raise host_error(remote.machine, "package", why)
     return True
 
 
-def _reason(stderr: bytes) -> str:
+def _reason(done: Done) -> str:
     """Return the line that says why: tar complains of each file, and sums that up at the end."""
-    for line in stderr.decode(errors="replace").splitlines():
+    for line in done.complaint.splitlines():
         if line.endswith(("No space left on device", "Disk quota exceeded")):
             return f"{line.removeprefix('tar: ')}; make room there, then again: drumline up"
-    return last_line(stderr)
+    return last_line(done.stderr) or f"exit code {done.code}"
 
 
 ROUNDS = 3
@@ -155,10 +160,7 @@ async def sync_folder(
         if not changed:
             return results
         note(f"sync: {changed[0]} changed meanwhile; looking again ({number + 1})")
-    raise UsageError(
-        f"{changed[0]} keeps changing while it is sent; wait until that has ended, or write it "
-        f"into .drumlineignore"
-    )
+    raise UsageError(sentence("file-keeps-changing", path=changed[0]))
 
 
 async def _sync_once(

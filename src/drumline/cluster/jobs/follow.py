@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from drumline.cluster.files.pull import Puller
+from drumline.cluster.errors import sentence
+from drumline.cluster.files.pull import LOGGED, Puller
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import GONE
 from drumline.cluster.spec import ClusterSpec
@@ -140,10 +141,7 @@ class JobFollower:
         for task in tasks.values():
             if task.done() and (error := task.exception()) is not None:
                 raise error
-        raise HostError(
-            f"no node tells of job {self.job_id} any more; ask again with: drumline logs "
-            f"{self.job_id}"
-        )
+        raise HostError(sentence("job-untold", job_id=self.job_id))
 
     async def _listen(self, session: NodeSession) -> None:
         node = session.machine.node
@@ -215,11 +213,7 @@ async def follow_to_end(
         lost, told, until = error, "", time.monotonic() + _RETRY_S
     while time.monotonic() < until:
         if not home.read_facts().machines:
-            raise HostError(
-                f"the cluster {home.name} was removed meanwhile, and {follower.job_id} with it; "
-                f"what was pulled of it shows: drumline logs {follower.job_id}",
-                reason=GONE,
-            )
+            raise HostError(sentence("job-removed", home=home, follower=follower), reason=GONE)
         if lost.message != told:
             note(f"{lost.message}; connecting again")
         told = lost.message
@@ -242,7 +236,6 @@ async def _follow(fleet: Fleet, follower: JobFollower, view: RunView | None) -> 
 
 
 _EVERY_S = 0.5
-_GROWING = ("run/events/", "run/logs/")
 _SMALL = ("state.json", "run/spec.yaml", "run/manifest.json", "run/summary.json")
 
 
@@ -284,7 +277,7 @@ async def _draw(view: RunView, puller: Puller, over: asyncio.Event) -> None:
     while not last:
         last = over.is_set()
         with contextlib.suppress(ClusterError):  # the job's own connection tells of that
-            pulled = await puller.pull(lambda name: name in _SMALL or name.startswith(_GROWING))
+            pulled = await puller.pull(lambda name: name in _SMALL or name.startswith(LOGGED))
             if last and pulled.ended:
                 await puller.pull()
         view.update()

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.life.limits import touch_busy
 from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import (
@@ -96,14 +97,11 @@ async def _ask(leader: Remote, name: ServiceName) -> Message:
     if (answer := done.message) is None:
         said = done.complaint or f"exit code {done.code}"
         raise HostError(
-            f"{node}: {name} cannot be reached: {said[-600:]}; if the node is not set up yet, run: "
-            f"drumline up",
-            node=node,
+            sentence("service-unreachable", node=node, name=name, said=said[-600:]), node=node
         )
     if answer.get("missing"):
         raise MissingServiceError(
-            f"{node}: {answer['error']}; add it to the requirements file of your cluster.yaml and "
-            f"run: drumline up",
+            sentence("service-missing", node=node, error=answer["error"]),
             node=node,
             package=answer["missing"],
         )
@@ -126,8 +124,7 @@ async def _wait_for_page(leader: Remote, name: str, port: int, path: str, token:
                     return
                 await asyncio.sleep(_PAUSE_S)
     raise HostError(
-        f"{leader.machine.name}: {name} does not answer within {_PAGE_S:.0f} s (got {last}); look "
-        f"at {leader.machine.root}/services/{name}/log there",
+        sentence("service-silent", leader=leader, name=name, page_s=_PAGE_S, last=last),
         node=leader.machine.name,
     )
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.files.storage import keep_copies, offer_checkpoints
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
@@ -268,9 +269,7 @@ async def _answer(session: NodeSession) -> Message:
         answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:
         raise HostError(
-            f"{session.machine.name} has not answered within {_TAKE_S:g} s; is it alive? "
-            f"drumline ssh {session.machine.name}",
-            node=session.machine.node,
+            sentence("node-silent", session=session, take_s=_TAKE_S), node=session.machine.node
         ) from None
     if answer is None:
         raise _complain(session.machine, (await session.process.wait()).stderr)

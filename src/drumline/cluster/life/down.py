@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.receipt import (
     Receipt,
@@ -62,10 +63,7 @@ def take_down(
         if identity is not None:
             own = home.read_facts().id
             if own not in (None, identity) and provider.resources():
-                raise UsageError(
-                    f"this machine has a cluster {home.name} of its own ({own}); remove that "
-                    f"first, without --id"
-                )
+                raise UsageError(sentence("cluster-of-its-own", home=home, own=own))
             provider.adopt(identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
         there = tuple(provider.resources())
@@ -96,10 +94,7 @@ def take_down(
 def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machine:
     """Find one of a cluster's machines that the user owns: by worker1, its host, or host:port."""
     if spec.provider != "ssh":
-        raise UsageError(
-            f"--forget is about machines of your own (ssh), but {spec.name} is of {spec.provider}, "
-            f"whose machines go with the cluster; leave it out"
-        )
+        raise UsageError(sentence("forget-needs-own-machines", spec=spec))
     found = [one for one in machines if name in (one.name, one.host, one.identity)]
     if len(found) != 1:
         names = ", ".join(f"{one.name} ({one.identity})" for one in machines)

@@ -25,6 +25,7 @@ from typing import Any, Self
 
 import asyncssh
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
@@ -184,21 +185,12 @@ async def _why_refused(
     refused = functools.partial(host_error, machine)
     if client.shown:
         pinned = " or ".join(asyncssh.import_public_key(p.key).get_fingerprint() for p in pins)
-        return refused(
-            "impostor",
-            f"an impostor is refused: it shows the host key {client.shown}, but "
-            f" {pinned} is pinned, so another machine answers there or someone is in between; "
-            f"nothing was sent. If you have replaced the machine yourself: drumline down, then up",
-        )
+        return refused("impostor", sentence("impostor", client=client, pinned=pinned))
     if isinstance(error, asyncssh.PermissionDenied):
         key = {None: "the cluster's key", "": "any key of your agent and ~/.ssh"}.get(
             machine.key_file, f"the key {machine.key_file}"
         )
-        return refused(
-            "auth",
-            f"it refuses {machine.user} with {key}; check user and key_file, and that the key is "
-            f"in its ~/.ssh/authorized_keys",
-        )
+        return refused("auth", sentence("auth", machine=machine, key=key))
     if isinstance(error, TimeoutError):
         return refused("silent", f"it does not let us in within {SIGN_IN_S:.0f} s, nor refuses")
     if isinstance(error, OSError | asyncssh.Error):
@@ -307,8 +299,7 @@ class Connection:
             listener = await self._ssh.forward_local_port("127.0.0.1", local, "127.0.0.1", port)
         except OSError as error:
             raise ClusterError(
-                f"port {local} of this machine cannot be used: {error.strerror or error}; choose "
-                f"another one, or 0 for any"
+                sentence("port-taken", local=local, why=error.strerror or error)
             ) from None
         except asyncssh.Error:
             raise self._error("no port can be forwarded") from None
@@ -337,9 +328,7 @@ class Connection:
                 await self._channels.acquire()
         except TimeoutError:
             raise self._error(
-                f"{MAX_CHANNELS} commands run there already, and none has ended within "
-                f"{CHANNEL_S:.0f} s",
-                "busy",
+                sentence("channels-taken", max_channels=MAX_CHANNELS, channel_s=CHANNEL_S), "busy"
             ) from None
         try:
             process = await self._open_session("exec " + shlex.join(argv))
@@ -359,9 +348,7 @@ class Connection:
             except asyncssh.ChannelOpenError as error:
                 if self._client.lost or time.monotonic() > deadline:
                     raise self._error(
-                        f"its SSH server opens no more sessions ({error.reason}); allow "
-                        f"{MAX_CHANNELS + 2} with MaxSessions in its sshd_config",
-                        "busy",
+                        sentence("sessions-taken", error=error, most=MAX_CHANNELS + 2), "busy"
                     ) from None
             await asyncio.sleep(_AGAIN_S)
 
@@ -385,11 +372,7 @@ class Connection:
                 "noise",
             )
         if noise:
-            raise self._error(
-                f"its shell prints {noise[:40]!r} before each command, which garbles what is sent; "
-                f"print only where there is a terminal (ask [ -t 1 ] in ~/.bashrc)",
-                "noise",
-            )
+            raise self._error(sentence("noise", noise=noise[:40]), "noise")
         folder, _, python = facts.rstrip("\n").rpartition("|")
         if python != "True":
             raise self._error("it has no python3 of 3.8 or newer; install one", "no-python")

@@ -22,6 +22,7 @@ import socket
 import time
 from typing import Self
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.remote import host_error, last_line
 from drumline.core.errors import HostError
@@ -54,20 +55,14 @@ class Transport:
             async with asyncio.timeout(timeout_s):
                 return cls(machine, await _connect(machine))
         except TimeoutError:
-            why = (
-                f"nothing answers at port {machine.port} within {timeout_s:.0f} s; check its "
-                f"address, and that the firewall lets you in"
-            )
+            why = sentence("unreachable", machine=machine, timeout_s=timeout_s)
         except socket.gaierror as error:
             why = f"its name has no address ({error.strerror}); check host"
         except ConnectionRefusedError:
             reason = "refused"
             why = f"port {machine.port} is closed: it is still booting, or no SSH server runs there"
         except OSError as error:
-            why = (
-                f"no way to port {machine.port} ({error.strerror or error}); check its address and "
-                f"your network"
-            )
+            why = sentence("no-way", machine=machine, why=error.strerror or error)
         raise host_error(machine, reason, why)
 
     @classmethod
@@ -199,10 +194,7 @@ async def _try(machine: Machine, left_s: float) -> bytes:
         reason, why = await _no_banner(transport, text)
     except TimeoutError:
         reason = "silent"
-        why = (
-            f"port {machine.port} is open, but no SSH banner comes within {banner_s:.0f} s; "
-            f"the machine hangs, or something else listens there"
-        )
+        why = sentence("silent", machine=machine, banner_s=banner_s)
     finally:
         await transport.close()
     raise host_error(machine, reason, why)

@@ -1,0 +1,23 @@
+"""The sentences of errors.yaml and the code that cites them: none missing, none left over."""
+
+import ast
+from pathlib import Path
+from string import Formatter
+
+import drumline
+from drumline.cluster.errors import read_sentences
+
+SOURCE = Path(drumline.__file__).parent / "cluster"
+
+
+def test_every_sentence_is_cited_with_the_values_that_it_needs():
+    cited = {}
+    for file in SOURCE.rglob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "sentence":
+                cited[ast.literal_eval(call.args[0])] = {each.arg for each in call.keywords}
+    needed = {
+        name: {field.partition(".")[0] for _, field, _, _ in Formatter().parse(text) if field}
+        for name, text in read_sentences().items()
+    }
+    assert cited == needed
