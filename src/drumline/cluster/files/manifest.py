@@ -108,14 +108,12 @@ class Ignored:
         top = next((one for one in folders if (one / ".git").exists()), None)
         if top is None:
             return cls()
-        files = [one / GIT for one in folders[1 : folders.index(top) + 1]]
-        files.append(top / ".git" / "info" / "exclude")
+        bases = folders[1 : folders.index(top) + 1]
         found: list[Rules] = []
-        for file in files:
-            base = top if file.name == "exclude" else file.parent
+        for base, name in [*((base, GIT) for base in bases), (top, ".git/info/exclude")]:
             above = folder.relative_to(base).as_posix() + "/" if folder != base else ""
             with contextlib.suppress(OSError):
-                found.append(Rules(file.read_text(errors="surrogateescape"), above=above))
+                found.append(Rules(_read(base / name), above=above))
         return cls(git=tuple(found))
 
     def inside(self, texts: dict[str, str], base: str) -> Ignored:
@@ -314,8 +312,8 @@ class _Scan:
         names = {thing.name for thing in things}
         if base and "pyvenv.cfg" in names:
             return
-        if texts := {name: _read(f"{full}/{name}") for name in {GIT, OURS} & names}:
-            ignored = ignored.inside(texts, base)
+        if ours := {GIT, OURS} & names:
+            ignored = ignored.inside({name: _read(Path(full, name)) for name in ours}, base)
         count = len(self.entries)
         for thing in things:
             is_folder = thing.is_dir(follow_symlinks=False)
@@ -358,6 +356,5 @@ class _Scan:
             self.notes.append(f"{path} leads nowhere ({target}); it stays here")
 
 
-def _read(file: str) -> str:
-    with open(file, encoding="utf-8", errors="surrogateescape", newline="") as opened:
-        return opened.read()
+def _read(file: Path) -> str:
+    return file.read_bytes().decode(errors="surrogateescape")

@@ -67,13 +67,9 @@ async def keep_copies(
     """
 
     async def ask(remote: Remote) -> str:
+        root, writer = remote.machine.root, remote.machine.name
         request = CopyRequest(
-            root=remote.machine.root,
-            job=job_id,
-            url=url,
-            writer=remote.machine.name,
-            every_s=every_s,
-            check=check,
+            root=root, job=job_id, url=url, writer=writer, every_s=every_s, check=check
         )
         argv = [node_python(remote.machine), "-m", "drumline.node.keeper"]
         done = await remote.run(argv, given=encode(**request.to_json()), timeout_s=_ANSWER_S)

@@ -15,13 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, locked
-from drumline.cluster.life.receipt import (
-    Receipt,
-    bill,
-    every_machine,
-    keep_receipt,
-    machines_from,
-)
+from drumline.cluster.life.receipt import Receipt, bill, every_machine, keep_receipt, machines_from
 from drumline.cluster.providers import Machine, Reporter, Resource, build_provider
 from drumline.cluster.spec import ClusterSpec, known_clusters
 from drumline.cluster.ssh.config import end_shared

@@ -34,12 +34,7 @@ from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
-from drumline.cluster.provision.playbook import (
-    Failure,
-    Outcome,
-    PlaybookRun,
-    inventory_list,
-)
+from drumline.cluster.provision.playbook import Failure, Outcome, PlaybookRun, inventory_list
 from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
 from drumline.cluster.ssh.remote import Remote
 from drumline.core.errors import ClusterError, HostError, SpecError

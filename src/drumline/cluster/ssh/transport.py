@@ -3,14 +3,8 @@
 The banner probe and the connection after it use the same transport. A proxy gets one end of a
 socket pair as its standard input and output; its standard error is kept for error messages.
 
-`wait_for_banner` polls until a booting node's SSH server answers, with exponential backoff:
-
-    unreachable   no route, or nothing answers          may boot yet: retried
-    refused       the port is closed                    retried
-    silent        the port is open, and nothing comes   retried
-    busy          SSH answers, but takes nobody now     retried
-    proxy         the proxy command ended               retried
-    not-ssh       something else answers                fails at once
+`wait_for_banner` polls until a booting node's SSH server answers, with exponential backoff. All
+reasons in `_WAITING` are retried; `not-ssh`, where something else answers, fails at once.
 """
 
 from __future__ import annotations
@@ -80,11 +74,8 @@ class Transport:
             ours.close()
             if not isinstance(error, OSError):
                 raise
-            raise host_error(
-                machine,
-                "proxy",
-                f"its proxy command {machine.proxy[0]!r} cannot be started: {error.strerror}",
-            ) from None
+            why = f"its proxy command {machine.proxy[0]!r} cannot be started: {error.strerror}"
+            raise host_error(machine, "proxy", why) from None
         finally:
             theirs.close()
         ours.setblocking(False)
@@ -223,9 +214,7 @@ async def _no_banner(transport: Transport, text: bytes) -> tuple[str, str]:
         return "busy", f"its SSH server refuses new connections ({said})"
     if text:
         said = text[:40].decode(errors="replace").partition("\n")[0].strip()
-        what = f"something else than SSH answers at port {port} ({said!r}); check host and port"
-        return "not-ssh", what
+        return "not-ssh", sentence("not-ssh", port=port, said=said)
     if transport.machine.proxy:
         return "proxy", f"{await transport.proxy_end()}; check that it runs by hand"
-    what = f"port {port} hangs up without a word: it is still booting, or blocks your address"
-    return "refused", what
+    return "refused", sentence("hangs-up", port=port)

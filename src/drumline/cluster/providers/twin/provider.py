@@ -25,12 +25,7 @@ from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.providers.twin import reach
-from drumline.cluster.providers.twin.folder import (
-    NodeOrder,
-    find_server,
-    login_name,
-    remove_folder,
-)
+from drumline.cluster.providers.twin.folder import NodeOrder, find_server, login_name, remove_folder
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.keys import cluster_key, host_key, public_key
 from drumline.cluster.ssh.remote import last_line
