@@ -113,8 +113,7 @@ class ClusterHome:
 
     def _read(self) -> Message:
         with contextlib.suppress(FileNotFoundError):
-            values: Message = json.loads(self.facts_file.read_text())
-            return values
+            return dict(json.loads(self.facts_file.read_text()))
         return {}
 
     def cluster_id(self) -> str:

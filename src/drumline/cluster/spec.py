@@ -182,20 +182,17 @@ def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpe
     return read_file(ClusterSpec, path, overrides).beside(path.absolute().parent)
 
 
-def find_cluster(name: str | None, file: Path | None = None) -> tuple[ClusterSpec, ClusterHome]:
-    """Find a cluster that exists: by its name, by a file, by ./cluster.yaml, or the only one."""
-    if name is None and (file is not None or FILE.exists()):
-        name = read_cluster(file).name
+def find_cluster(name: str | None) -> tuple[ClusterSpec, ClusterHome]:
+    """Find a cluster that exists: by its name, by ./cluster.yaml, or the only one."""
+    if name is None and FILE.exists():
+        name = read_cluster(FILE).name
     known = known_clusters()
-    if name is None:
-        if len(known) != 1:
-            raise UsageError(
-                f"which cluster? {listed(known)} are up; name one: --cluster {known[0]}"
-                if known
-                else "no cluster is up; write a cluster.yaml (drumline cluster init), then: "
-                "drumline up"
-            )
-        name = known[0]
+    if name is None and not known:
+        raise UsageError(sentence("no-cluster"))
+    if name is None and len(known) > 1:
+        which = f"which cluster? {listed(known)} are up"
+        raise UsageError(f"{which}; name one: --cluster {known[0]}")
+    name = known[0] if name is None else name
     if name not in known:
         names = f"; there {'is' if len(known) == 1 else 'are'} {listed(known)}" if known else ""
         raise UsageError(f"no cluster {name} is up{names}; make it with: drumline up")

@@ -155,8 +155,7 @@ class Code:
 
     def _read(self) -> Message:
         with suppress(OSError, ValueError), open(self.note, encoding="utf-8") as file:
-            note: Message = json.load(file)
-            return note
+            return dict(json.load(file))
         return {}
 
     def _write(self, content: Message) -> None:

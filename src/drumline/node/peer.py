@@ -185,5 +185,4 @@ def _receive(connection: socket.socket, lines: JsonLines) -> Message:
         lines.feed(chunk)
         if not chunk or len(lines) > _GREETING_BYTES or time.monotonic() > deadline:
             raise ValueError("no greeting")
-    message: Message = json.loads(line)
-    return message
+    return dict(json.loads(line))

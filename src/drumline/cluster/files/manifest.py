@@ -123,11 +123,8 @@ class Ignored:
 
     def leaves_out(self, path: str, name: str, is_folder: bool) -> bool:
         """Whether a path stays here; the folders above it are known not to."""
-        for rules in (*self.ours, *self.git):
-            verdict = rules.judge(path, name, is_folder)
-            if verdict is not None:
-                return verdict
-        return False
+        verdicts = (rules.judge(path, name, is_folder) for rules in (*self.ours, *self.git))
+        return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
 def _parse(text: str) -> Iterator[Rule]:

@@ -25,7 +25,7 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import GONE
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, connected
-from drumline.cluster.ssh.remote import NodeSession, Note, Remote, node_command, revive
+from drumline.cluster.ssh.remote import NodeSession, Note, Remote, node_command, node_error, revive
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.json_lines import Message
 from drumline.node.job import JobState
@@ -153,10 +153,7 @@ class JobFollower:
         if node not in self._ends:
             complaint = (await session.process.wait()).complaint
             why = complaint.splitlines()[-1] if complaint else "the connection was lost"
-            raise HostError(
-                f"{session.machine.name} does not tell of job {self.job_id} any more: {why}",
-                node=node,
-            )
+            raise node_error(session.machine, "job-untold-by", job=self.job_id, why=why)
 
     def _take(self, node: int, message: Message) -> None:
         if "text" in message:

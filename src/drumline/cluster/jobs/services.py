@@ -27,6 +27,7 @@ from drumline.cluster.ssh.remote import (
     all_of,
     last_line,
     node_command,
+    node_error,
     settled,
 )
 from drumline.core.errors import DrumlineError, HostError
@@ -95,16 +96,11 @@ async def _ask(leader: Remote, name: ServiceName) -> Message:
     done = await leader.run(argv, timeout_s=_START_S)
     node = leader.machine.name
     if (answer := done.message) is None:
-        said = done.complaint or f"exit code {done.code}"
-        raise HostError(
-            sentence("service-unreachable", node=node, name=name, said=said[-600:]), node=node
-        )
-    if answer.get("missing"):
-        raise MissingServiceError(
-            sentence("service-missing", node=node, error=answer["error"]),
-            node=node,
-            package=answer["missing"],
-        )
+        said = (done.complaint or f"exit code {done.code}")[-600:]
+        raise node_error(leader.machine, "service-unreachable", service=name, said=said)
+    if package := answer.get("missing"):
+        why = sentence("service-missing", node=node, error=answer["error"])
+        raise MissingServiceError(why, node=node, package=package)
     if "error" in answer:
         raise HostError(f"{node}: {answer['error']}", node=node)
     return answer
@@ -123,10 +119,7 @@ async def _wait_for_page(leader: Remote, name: str, port: int, path: str, token:
                 if last.partition(" ")[2].startswith("200"):
                     return
                 await asyncio.sleep(_PAUSE_S)
-    raise HostError(
-        sentence("service-silent", leader=leader, name=name, page_s=_PAGE_S, last=last),
-        node=leader.machine.name,
-    )
+    raise node_error(leader.machine, "service-silent", service=name, page_s=_PAGE_S, last=last)
 
 
 async def _first_line(port: int, path: str, token: str) -> str:
@@ -159,8 +152,7 @@ async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
             if "id" in answer:
                 await session.send(**answer)
         said = (await process.wait()).complaint[-400:] or "the connection ended"
-        name = leader.machine.name
-        raise HostError(f"{name} takes no more requests of notebooks: {said}", node=name)
+        raise node_error(leader.machine, "requests-refused", why=said)
     finally:
         process.stop()
         with contextlib.suppress(HostError):
@@ -191,6 +183,4 @@ async def _place(remote: Remote, files: bytes) -> None:
     argv = node_command(remote.machine, "requests", "place")
     done = await remote.run(argv, given=files, timeout_s=_PLACE_S)
     if done.code:
-        name = remote.machine.name
-        said = last_line(done.stderr)
-        raise HostError(f"{name} did not take the leader's files: {said}", node=name)
+        raise node_error(remote.machine, "files-refused", why=last_line(done.stderr))

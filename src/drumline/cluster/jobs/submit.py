@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.files.storage import keep_copies, offer_checkpoints
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
@@ -34,6 +33,7 @@ from drumline.cluster.ssh.remote import (
     all_of,
     last_line,
     node_command,
+    node_error,
     raise_for_all,
     revive,
 )
@@ -213,7 +213,7 @@ async def _ask_any(
             continue
         if is_answer(done):
             return done
-        lost.append(_complain(remote.machine, done.stderr))
+        lost.append(_unfit(remote.machine, done.stderr))
     raise_for_all(lost)
     raise HostError("the cluster has no nodes; make it with: drumline up")
 
@@ -268,19 +268,13 @@ async def _answer(session: NodeSession) -> Message:
     try:
         answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:
-        raise HostError(
-            sentence("node-silent", session=session, take_s=_TAKE_S), node=session.machine.node
-        ) from None
+        raise node_error(session.machine, "node-silent", take_s=_TAKE_S) from None
     if answer is None:
-        raise _complain(session.machine, (await session.process.wait()).stderr)
+        raise _unfit(session.machine, (await session.process.wait()).stderr)
     if "error" in answer:
         raise revive(answer["error"], f"{session.machine.name}: ")
     return answer
 
 
-def _complain(machine: Machine, stderr: bytes) -> HostError:
-    why = last_line(stderr) or "it says nothing"
-    return HostError(
-        f"{machine.name} cannot run drumline ({why}); provision it again with: drumline up",
-        node=machine.node,
-    )
+def _unfit(machine: Machine, stderr: bytes) -> HostError:
+    return node_error(machine, "node-unfit", why=last_line(stderr) or "it says nothing")

@@ -32,7 +32,7 @@ from drumline.cluster.home import ClusterFacts, ClusterHome
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Machine, Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.remote import Remote, host_error
+from drumline.cluster.ssh.remote import Remote, host_error, node_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from drumline.core.json_lines import Message
 
@@ -63,9 +63,7 @@ async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None
     folder = f"{remote.machine.root}/limits"
     done = await remote.run(["sh", "-c", _SET, "sh", folder, f"{deadline:.0f}", idle], timeout_s=30)
     if done.code:
-        raise HostError(
-            sentence("limits-refused", remote=remote, done=done), node=remote.machine.node
-        )
+        raise node_error(remote.machine, "limits-refused", why=done.complaint)
 
 
 @contextlib.asynccontextmanager

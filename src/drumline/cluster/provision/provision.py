@@ -36,7 +36,7 @@ from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.provision.playbook import Failure, Outcome, PlaybookRun, inventory_list
 from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
-from drumline.cluster.ssh.remote import Remote
+from drumline.cluster.ssh.remote import Remote, node_error
 from drumline.core.errors import ClusterError, HostError, SpecError
 from drumline.core.files import stays_inside
 
@@ -341,11 +341,11 @@ def _describe(failure: Failure) -> str:
 
 async def _probe(remote: Remote) -> tuple[str, str]:
     """Ask a node for its stamp, and for a Python that can run Ansible's modules."""
-    script, name = Path(__file__).with_name("probe.sh").read_text(), remote.machine.name
+    script = Path(__file__).with_name("probe.sh").read_text()
     done = await remote.run(["sh", "-c", script, "sh", remote.machine.root], timeout_s=_PROBE_S)
     stamp, _, python = done.stdout.decode(errors="replace").strip("\n").rpartition("\n")
     if not python.startswith("/"):
-        raise HostError(sentence("python-missing", name=name), node=name)
+        raise node_error(remote.machine, "python-missing")
     return stamp.strip(), python
 
 
@@ -354,6 +354,4 @@ async def _note(remote: Remote, stamp: str) -> None:
     argv = ["sh", "-c", _NOTE, "sh", remote.machine.root]
     done = await remote.run(argv, given=stamp.encode(), timeout_s=_PROBE_S)
     if done.code:
-        raise HostError(
-            sentence("stamp-unwritable", remote=remote, done=done), node=remote.machine.name
-        )
+        raise node_error(remote.machine, "stamp-unwritable", why=done.complaint)

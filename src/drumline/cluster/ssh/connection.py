@@ -75,10 +75,8 @@ class RemoteProcess:
         except (OSError, asyncssh.Error):
             await asyncio.wait([self._listening], timeout=1.0)
             said = last_line(self._stderr)
-            ending = f"; it said: {said}" if said else ""
-            raise self._error_for(
-                f"the command ended before it had read its input{ending}"
-            ) from None
+            what = "the command ended before it had read its input"
+            raise self._error_for(f"{what}; it said: {said}" if said else what) from None
 
     async def end_input(self) -> None:
         """Close its standard input."""
@@ -243,9 +241,8 @@ class Connection:
         """
         pins = read_pins(home, machine.node) if pins is None else pins
         if not pins:
-            raise host_error(
-                machine, "unpinned", "no host key is pinned for it; make it again: drumline up"
-            )
+            why = "no host key is pinned for it; make it again: drumline up"
+            raise host_error(machine, "unpinned", why)
         options = _sign_in_options(machine, home, pins)
         transport = await Transport.open(machine, SIGN_IN_S)
         client = ClientEvents()
@@ -282,9 +279,8 @@ class Connection:
             async with asyncio.timeout(timeout_s):
                 return await process.wait()
         except TimeoutError:
-            raise self._error(
-                f"{shlex.join(argv)[:80]} has not ended within {timeout_s:g} s", "timeout"
-            ) from None
+            what = f"{shlex.join(argv)[:80]} has not ended within {timeout_s:g} s"
+            raise self._error(what, "timeout") from None
         finally:
             feeding.cancel()
             process.stop()
@@ -298,9 +294,8 @@ class Connection:
         try:
             listener = await self._ssh.forward_local_port("127.0.0.1", local, "127.0.0.1", port)
         except OSError as error:
-            raise ClusterError(
-                sentence("port-taken", local=local, why=error.strerror or error)
-            ) from None
+            why = error.strerror or error
+            raise ClusterError(sentence("port-taken", local=local, why=why)) from None
         except asyncssh.Error:
             raise self._error("no port can be forwarded") from None
         return listener.get_port()
@@ -327,9 +322,8 @@ class Connection:
             async with asyncio.timeout(CHANNEL_S):
                 await self._channels.acquire()
         except TimeoutError:
-            raise self._error(
-                sentence("channels-taken", max_channels=MAX_CHANNELS, channel_s=CHANNEL_S), "busy"
-            ) from None
+            why = sentence("channels-taken", most=MAX_CHANNELS, seconds=CHANNEL_S)
+            raise self._error(why, "busy") from None
         try:
             process = await self._open_session("exec " + shlex.join(argv))
         except BaseException as error:
@@ -347,9 +341,8 @@ class Connection:
                 return await self._ssh.create_process(line, encoding=None)
             except asyncssh.ChannelOpenError as error:
                 if self._client.lost or time.monotonic() > deadline:
-                    raise self._error(
-                        sentence("sessions-taken", error=error, most=MAX_CHANNELS + 2), "busy"
-                    ) from None
+                    why = sentence("sessions-taken", error=error, most=MAX_CHANNELS + 2)
+                    raise self._error(why, "busy") from None
             await asyncio.sleep(_AGAIN_S)
 
     def _error(self, what: str, reason: str = "lost") -> HostError:
@@ -367,10 +360,8 @@ class Connection:
             raise self._error("it lets us in, but runs no command", "silent") from None
         noise, found, facts = done.stdout.decode(errors="replace").rpartition("drumline|")
         if not found:
-            raise self._error(
-                f"its shell runs no commands (it said {done.stdout[:80] + done.stderr[:80]!r})",
-                "noise",
-            )
+            said = done.stdout[:80] + done.stderr[:80]
+            raise self._error(f"its shell runs no commands (it said {said!r})", "noise")
         if noise:
             raise self._error(sentence("noise", noise=noise[:40]), "noise")
         folder, _, python = facts.rstrip("\n").rpartition("|")

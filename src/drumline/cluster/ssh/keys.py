@@ -73,9 +73,8 @@ def public_key(path: Path) -> str:
     try:
         return _pair(asyncssh.read_private_key(path)).public.strip()
     except asyncssh.KeyImportError:
-        raise ClusterError(
-            sentence("key-public-half", path=path, beside=beside), path=path
-        ) from None
+        why = sentence("key-public-half", path=path, beside=beside)
+        raise ClusterError(why, path=path) from None
 
 
 def host_key(home: ClusterHome, node: int) -> KeyPair:
@@ -103,9 +102,8 @@ def check_key(file: str | Path) -> Path:
     if not stat.S_ISREG(found.st_mode):
         raise ClusterError(f"{path} is no file, but key_file names a private key", path=path)
     if found.st_mode & 0o077:
-        raise ClusterError(
-            sentence("key-open", path=path, mode=stat.S_IMODE(found.st_mode)), path=path
-        )
+        mode = stat.S_IMODE(found.st_mode)
+        raise ClusterError(sentence("key-open", path=path, mode=mode), path=path)
     try:
         asyncssh.import_private_key(content)
     except (asyncssh.KeyEncryptionError, asyncssh.KeyImportError) as error:
@@ -211,11 +209,8 @@ def find_host_keys(host: HostSpec) -> list[Pin]:
 
 def _read_all(home: ClusterHome) -> dict[str, list[Pin]]:
     found: dict[str, list[Pin]] = {}
-    try:
-        lines = home.known_hosts.read_text().splitlines()
-    except FileNotFoundError:
-        return found
-    for line in lines:
+    text = home.known_hosts.read_text() if home.known_hosts.exists() else ""
+    for line in text.splitlines():
         fields = line.split()
         if len(fields) >= 3 and not line.startswith("#"):
             origin = fields[3] if fields[3:] and fields[3] in list(Origin) else Origin.GIVEN

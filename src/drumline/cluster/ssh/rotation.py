@@ -81,11 +81,8 @@ async def _see(remote: Remote, home: ClusterHome, made: Pin) -> None:
             connection = await Connection.open(remote.machine, home, pins=[made])
         except HostError as error:
             if time.monotonic() > deadline:
-                raise host_error(
-                    remote.machine,
-                    "rotation",
-                    sentence("rotation-unseen", seen_s=_SEEN_S, error=error),
-                ) from None
+                why = sentence("rotation-unseen", seen_s=_SEEN_S, error=error)
+                raise host_error(remote.machine, "rotation", why) from None
             await asyncio.sleep(_AGAIN_S)
         else:
             with contextlib.suppress(HostError):

@@ -18,10 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 
+import yaml
 from jinja2 import Environment, StrictUndefined
 
 from drumline.cluster.providers import Reporter
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind, refusal
+from drumline.cluster.providers.ec2.cloud import (
+    AwsValues,
+    Cloud,
+    CloudWriter,
+    error_kind,
+    read_data,
+    refusal,
+)
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
     STOPPED,
@@ -48,9 +56,8 @@ def cloud_config(spec: ClusterSpec, *, authorized_key: str, host_key: KeyPair, h
 
     `hours`: after so long since boot it ends itself.
     """
-    text = resources.files("drumline.cluster.providers.ec2").joinpath("cloud-config.yaml")
     limits_script = resources.files("drumline.cluster.life").joinpath("limits.sh")
-    template = Environment(undefined=StrictUndefined).from_string(text.read_text())
+    template = Environment(undefined=StrictUndefined).from_string(read_data("cloud-config.yaml"))
     return template.render(
         user=spec.ec2.user,
         folder=f"/home/{spec.ec2.user}/drumline",
@@ -183,9 +190,8 @@ class Launcher:
     def _request(self, node: int, place: ZoneSubnet) -> AwsValues:
         """Return the parameters of RunInstances for one node, but for its client token.
 
-        It ends itself by shutting down (`terminate`), its disks end with it and are encrypted, its
-        metadata service asks for a token (IMDSv2) and answers no further than the node itself, and
-        all that comes of the request is tagged by it.
+        Its disks end with it and are encrypted, and all that comes of the request is tagged by it;
+        what is the same for all nodes is in `run-instances.yaml`.
         """
         ec2, user_data = self.spec.ec2, self.user_data(node)
         if (size := len(user_data.encode())) > USER_DATA_BYTES:
@@ -193,19 +199,11 @@ class Launcher:
         sizes = {**self.image.disks, self.image.root_device: ec2.disk_gb}
         disk = {"VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
         kinds = ["instance", "volume", "network-interface"]
-        request: AwsValues = {
-            "MinCount": 1,
-            "MaxCount": 1,
+        request: AwsValues = yaml.safe_load(read_data("run-instances.yaml")) | {
             "ImageId": self.image.identity,
             "InstanceType": ec2.instance_type,
             "KeyName": self.key_name,
             "UserData": user_data,
-            "InstanceInitiatedShutdownBehavior": "terminate",
-            "MetadataOptions": {
-                "HttpEndpoint": "enabled",
-                "HttpTokens": "required",
-                "HttpPutResponseHopLimit": 1,
-            },
             "NetworkInterfaces": [
                 {
                     "DeviceIndex": 0,

@@ -40,17 +40,12 @@ def _missing_resources(
     image: offerings.Image,
 ) -> list[Resource]:
     """Return what `create` would make."""
-    made: list[tuple[str, str]] = []
-    kinds = {item.kind for item in existing}
-    if "key-pair" not in kinds:
-        made.append(("key-pair", ""))
-    if "security-group" not in kinds:
-        given = spec.ec2.allow_from
-        whom = "you alone" if given == "auto" else given
-        made.append(("security-group", f"SSH from {whom}, everything among nodes"))
-    grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
-    if grouped and "placement-group" not in kinds:
-        made.append(("placement-group", ""))
+    whom = "you alone" if spec.ec2.allow_from == "auto" else spec.ec2.allow_from
+    shared = {"key-pair": "", "security-group": f"SSH from {whom}, everything among nodes"}
+    if spec.nodes > 1 and spec.ec2.placement_group and facts.placement:
+        shared["placement-group"] = ""
+    there = {item.kind for item in existing}
+    made = [(kind, detail) for kind, detail in shared.items() if kind not in there]
     zones = " or ".join(place.zone for place in places)
     market = " spot" if spec.ec2.spot else ""
     detail = f"{spec.ec2.instance_type}{market} in {zones}, {image.name}, {spec.ec2.disk_gb} GB"
