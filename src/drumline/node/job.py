@@ -101,6 +101,10 @@ class Job(Request):
         return self.node == 0
 
 
+SETTLED = ("workers", "timeout_s", "restarts", "spec")
+"""of a `Job`: what the leader settles for all nodes when it starts"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobState(Record):
     """How far a job has come on a node."""

@@ -22,6 +22,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 
 from drumline.cluster.providers import Reporter
+from drumline.cluster.providers.ec2 import inventory
 from drumline.cluster.providers.ec2.cloud import (
     AwsValues,
     Cloud,
@@ -30,17 +31,7 @@ from drumline.cluster.providers.ec2.cloud import (
     read_data,
     refusal,
 )
-from drumline.cluster.providers.ec2.inventory import (
-    LIVE,
-    STOPPED,
-    Filter,
-    InventoryItem,
-    client_token,
-    instance_item,
-    instances,
-    of_cluster,
-    tag_specifications,
-)
+from drumline.cluster.providers.ec2.inventory import Filter, InventoryItem, instances
 from drumline.cluster.providers.ec2.offerings import Image, ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
 from drumline.cluster.spec import ClusterSpec
@@ -126,7 +117,7 @@ class Launcher:
         used = {
             str(item.described.get("ClientToken", ""))
             for item in instances(self.writer.cloud, self._filters(), gone=True)
-            if item.state not in LIVE
+            if item.state not in inventory.LIVE
         }
         first, *others = missing
         leader = self._launch_one(first, place, used)
@@ -145,7 +136,7 @@ class Launcher:
         """Launch one node; where its token was used up by an instance that is gone, by the next."""
         request = self._request(node, place)
         for attempt in range(_ATTEMPTS):
-            token = client_token(self.identity, node, place.zone, attempt)
+            token = inventory.client_token(self.identity, node, place.zone, attempt)
             if token in used:
                 continue
             try:
@@ -164,8 +155,8 @@ class Launcher:
                 if (there := next((item for item in made if item.live), None)) is None:
                     continue
             else:
-                there = instance_item(answer["Instances"][0])
-            if there.state in LIVE:
+                there = inventory.instance_item(answer["Instances"][0])
+            if there.state in inventory.LIVE:
                 self.writer.report(f"worker{node}", f"launched as {there.identity} in {place.zone}")
                 return there
         raise refusal("launched-in-vain", node=node, attempts=_ATTEMPTS)
@@ -185,7 +176,7 @@ class Launcher:
             end_instances(self.writer, made)
 
     def _filters(self) -> list[Filter]:
-        return of_cluster(self.spec.name, self.identity)
+        return inventory.of_cluster(self.spec.name, self.identity)
 
     def _request(self, node: int, place: ZoneSubnet) -> AwsValues:
         """Return the parameters of RunInstances for one node, but for its client token.
@@ -229,7 +220,7 @@ class Launcher:
             if ec2.max_price_usd is not None:
                 options["MaxPrice"] = f"{ec2.max_price_usd:.6f}".rstrip("0").rstrip(".")
             request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
-        tags = tag_specifications(kinds, self.spec.name, self.identity, node)
+        tags = inventory.tag_specifications(kinds, self.spec.name, self.identity, node)
         return {**request, "TagSpecifications": tags}
 
 
@@ -284,7 +275,7 @@ def by_node(existing: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
 
 def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
     """Refuse EC2 instances that somebody has stopped: their disks are not ours to give up."""
-    stopped = [one for one in existing if one.kind == "instance" and one.state in STOPPED]
+    stopped = [one for one in existing if one.kind == "instance" and one.state in inventory.STOPPED]
     if stopped:
         names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)
         ids = " ".join(one.identity for one in stopped)
