@@ -75,8 +75,8 @@ def settle_terms(job: Job, workers: int) -> Job:
             f"is chosen"
         )
     spec = validate_spec({**values, "nodes": job.nodes, "workers": workers})
-    own = {"timeout_s": spec.timeout_s, "restarts": spec.restarts}
-    return replace(job, workers=workers, spec=dump_spec(spec), **own)
+    job = replace(job, timeout_s=spec.timeout_s, restarts=spec.restarts)
+    return replace(job, workers=workers, spec=dump_spec(spec))
 
 
 def build_task(job: Job, folder: JobFolder) -> AgentTask:

@@ -226,10 +226,9 @@ async def follow_to_end(
 
 
 async def _follow(fleet: Fleet, follower: JobFollower, view: RunView | None) -> JobState:
-    if view is None:
-        return await follower.run(fleet.remotes)
-    async with drawn(view, fleet.remotes, follower.job_id):
-        return await follower.run(fleet.remotes)
+    remotes = fleet.remotes
+    async with drawn(view, remotes, follower.job_id) if view else contextlib.nullcontext():
+        return await follower.run(remotes)
 
 
 _EVERY_S = 0.5
