@@ -28,10 +28,7 @@ LONGEST_HOURS = 24 * 30
 def _check_name(name: str) -> str:
     """Refuse what cannot be part of the names of a cloud's resources, and of host names."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name, re.ASCII):
-        raise ValueError(
-            f"{name!r} cannot name a cluster; write small letters, digits and '-', 40 at most, "
-            f"such as mnist-2"
-        )
+        raise ValueError(sentence("name-unfit", name=name))
     return name
 
 

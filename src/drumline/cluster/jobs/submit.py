@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.files.storage import keep_copies, offer_checkpoints
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
@@ -125,15 +126,10 @@ class Submission:
         try:
             await keep_copies(fleet.remotes, url, self.job_id, check=check)
         except HostError as error:
-            self._note(
-                f"{error.message}; drumline pull copies it from here instead, and so does down"
-            )
+            self._note(sentence("copies-refused", error=error))
         else:
             if not check:
-                self._note(
-                    f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
-                    f"drumline pull and drumline down copy what they may not"
-                )
+                self._note(sentence("copies-unchecked", shown=shown_url(url)))
 
 
 class _QueueNotice:

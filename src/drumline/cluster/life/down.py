@@ -30,10 +30,6 @@ from drumline.core.errors import (
 from drumline.spec.load import read_file
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_WAY_OUT = (
-    "run drumline down again when it answers, or give it up with what is on it: drumline down "
-    "--forget worker1 (say which)"
-)
 
 
 def take_down(
@@ -67,7 +63,7 @@ def take_down(
             provider.remove(report)
         except HostError as error:
             if not given_up:  # else we look at what is left
-                raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
+                raise HostError(sentence("down-again", why=error.message), **error.fields) from None
         left = tuple(provider.resources())
         ended, ids = time.time(), {machine.identity for machine in living}
         machines = [one.at(until=ended) if one.identity in ids else one for one in machines]
@@ -111,7 +107,7 @@ def _locked(home: ClusterHome) -> Iterator[None]:
 def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
     stays = [one for one in left if _owner(one, given_up) is None]
     if silent := [one.detail for one in stays if one.state == "unknown"]:
-        raise HostError(f"{'; '.join(silent)}; {_WAY_OUT}", reason="remove")
+        raise HostError(sentence("down-again", why="; ".join(silent)), reason="remove")
     if stays:
         names = ", ".join(f"{one.kind} {one.identity} ({one.state})" for one in stays)
         raise ClusterError(f"still there: {names}; wait a moment, then again: drumline down")
@@ -120,11 +116,7 @@ def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
 def _given_up(left: Sequence[Resource], given_up: Sequence[Machine]) -> tuple[str, ...]:
     """Say what stays on machines that were given up, and how it goes."""
     owners = {one.node: one for what in left if (one := _owner(what, given_up)) is not None}
-    return tuple(
-        f"what is on {one.name} ({one.user}@{one.host}) stays, as far as it is there; remove it by "
-        f"hand: end what runs there, then rm -rf {one.root}"
-        for one in owners.values()
-    )
+    return tuple(sentence("given-up", machine=one) for one in owners.values())
 
 
 def _owner(resource: Resource, machines: Sequence[Machine]) -> Machine | None:
@@ -166,10 +158,7 @@ def _doubts(
     if spec.provider != "ec2" or not unsure:
         return ()
     if not there:
-        return (
-            f"none of its {len(unsure)} machines was there any more: they have ended themselves, "
-            f"or these are not the credentials of the account that they are in",
-        )
+        return (sentence("none-there", count=len(unsure)),)
     names = ", ".join(f"{machine.name} ({machine.identity})" for machine in unsure)
     return (f"nobody knows when {names} ended: counted up to the deadline, which is the most",)
 
