@@ -267,10 +267,7 @@ def take_snapshot(source: Path, target: Path) -> None:
 def bring_checkpoints(root: Path, run: str, target: Path) -> None:
     """Put an earlier job's checkpoints on this node where a new job looks for the newest.
 
-    `run`: the earlier run's directory, below it.
-
-    Raises:
-        RunDirError: there are none.
+    `run`: the earlier run's directory, below `root`.
     """
     root = root.resolve()
     source = (root / run / "checkpoints").resolve()

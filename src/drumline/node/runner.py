@@ -159,12 +159,9 @@ class Follower(Runner):
     """Runs a job as another node than the first."""
 
     def __init__(self, folder: JobFolder, *, first: bool, agent: JobAgent | None = None) -> None:
-        """Prepare to run.
-
-        `first`: whether no other job comes before, so that the agent may start at once.
-        """
         super().__init__(folder, agent)
         self._first = first
+        """whether no other job comes before, so that the agent may start at once"""
         self._peer: PeerConnection | None = None
         self._started = False
         self._due: Message | None = None

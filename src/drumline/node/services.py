@@ -84,11 +84,7 @@ class Service:
     def launch(
         self, command: Callable[[int], Sequence[str]], *, cwd: Path, env: Mapping[str, str]
     ) -> ServiceState:
-        """Start the service's command for a port, unless it runs; returns its state.
-
-        Raises:
-            ServiceError: it does not come up; holds the end of its log.
-        """
+        """Start the service's command for a port, unless it runs; returns its state."""
         with self._lock():
             state, tail = self.running(), ""
             for _ in range(_TRIES if state is None else 0):

@@ -150,9 +150,7 @@ async def sync_folder(
 
     `apart`: a folder that stays here: the storage, into which nodes may be writing.
 
-    Raises:
-        UsageError: the folder cannot be sent; the nodes are as they were.
-        HostError: a node is lost, or cannot take it; the others are as they were, or finished.
+    After a UsageError the nodes are as they were; after a HostError the others are, or finished.
     """
     pack = functools.lru_cache(_KEPT)(_pack_small)  # for the other nodes
     scan = functools.partial(scan_project, folder, home.sync, apart)

@@ -59,11 +59,7 @@ class OpenService:
 
 
 async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> OpenService:
-    """Start Jupyter or TensorBoard on the cluster's leader, unless it runs, and open a tunnel.
-
-    Raises:
-        MissingServiceError: it is not installed there.
-    """
+    """Start a service on the leader, unless it runs, and open a tunnel; or MissingServiceError."""
     report(leader.machine.name, f"starting {name}")
     answer = await _ask(leader, name)
     report(leader.machine.name, f"{name} listens on the node's loopback interface")
@@ -77,9 +73,7 @@ async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> O
 async def stay_busy(remotes: Sequence[Remote]) -> None:
     """Keep nodes from their idle shutdown while a person uses a service; until cancelled.
 
-    Raises:
-        HostError: the leader does not answer, twice in a row; nothing comes through the tunnel
-            then either.
+    Where the leader does not answer, twice in a row, nothing comes through the tunnel either.
     """
     failed = False
     while True:

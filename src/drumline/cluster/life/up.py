@@ -70,9 +70,6 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
     """Bring a cluster up, or what is missing of it; blocks until it takes jobs.
 
     `folder`: where cluster.yaml is, and the files that it names.
-
-    Raises:
-        ClusterError: a step failed; what was made stays, for another `up`, or `down`.
     """
     home = ClusterHome.of(spec.name)
     with locked(home):

@@ -234,9 +234,7 @@ class Provisioner:
     async def provision(self, remotes: Sequence[Remote], report: Reporter) -> tuple[str, ...]:
         """Give all nodes their environment; returns the names of those that had to be changed.
 
-        Raises:
-            HostError: a node cannot have it; names node, task, and what was said there. The other
-                nodes have got theirs.
+        Where one cannot have it, the other nodes have got theirs.
         """
         spec = self.spec
         if spec.provider == "twin" and spec.environment.python == "auto":  # nodes have ours, too

@@ -142,9 +142,7 @@ class NodeSession:
     async def read_frames(self) -> AsyncIterator[bytes]:
         """Give the content of a file, frame by frame.
 
-        Raises:
-            EOFError: it has ended before the file was complete.
-            ValueError, zlib.error: this is no frame.
+        EOFError where it ends before, ValueError or zlib.error for what is no frame.
         """
         while True:
             kind, length = HEADER.unpack(await self._exactly(HEADER.size))
@@ -202,8 +200,7 @@ async def settled(works: Iterable[Awaitable[T]]) -> list[T | Exception]:
 async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
     """Run SSH operations on all nodes at once, each to its end; returns their results in order.
 
-    Raises:
-        DrumlineError: what failed on one node, or one error for all the nodes that failed.
+    What failed is raised by `raise_for_all`.
     """
     results = await settled(works)
     raise_for_all([result for result in results if isinstance(result, Exception)])

@@ -159,10 +159,7 @@ def reap(
 ) -> list[Resource]:
     """Remove every EC2 resource that Drumline ever made in the account; returns what was removed.
 
-    `regions`: where to look; default: the session's own.
-
-    Raises:
-        CloudError: something stays; of each region, what. All else is removed.
+    `regions`: where to look; default: the session's own. All are tried before one's error is told.
     """
     removed: list[Resource] = []
     failed: list[CloudError] = []
