@@ -127,10 +127,7 @@ class Code:
         return same
 
     def intend(self, entries: list[Entry]) -> None:
-        """Note what is ours before the folder is changed: what was there, and what is to come.
-
-        What is cut short from here on is looked at again.
-        """
+        """Note, without a hash, what is ours while it changes: what was there, what is to come."""
         files = [*self.files, *(entry.path for entry in entries if entry.kind == "file")]
         links = [*self.links, *(entry.path for entry in entries if entry.kind == "link")]
         folders = sorted({*self.folders, *wanted_folders(entries)})

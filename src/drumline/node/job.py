@@ -265,10 +265,7 @@ def take_snapshot(source: Path, target: Path) -> None:
 
 
 def bring_checkpoints(root: Path, run: str, target: Path) -> None:
-    """Put an earlier job's checkpoints on this node where a new job looks for the newest.
-
-    `run`: the earlier run's directory, below `root`.
-    """
+    """Put the checkpoints of an earlier `run`, below `root`, where a new job looks for them."""
     root = root.resolve()
     source = (root / run / "checkpoints").resolve()
     if not source.is_relative_to(root) or not any(source.glob("step-*")):

@@ -145,10 +145,7 @@ def stored_runs(url: str) -> list[StoredRun]:
 
 
 def latest_run(url: str) -> StoredRun | None:
-    """Return the run in the cluster's storage that was at work last and has checkpoints, or None.
-
-    Scripts, and runs that have just begun, are nothing to go on from.
-    """
+    """Return the run in the storage that was at work last and has checkpoints; None: no such run."""
     runs = (run for run in stored_runs(url) if run.resumable)
     return max(runs, key=lambda run: run.changed, default=None)
 

@@ -79,10 +79,7 @@ class JobFollower:
         self._ends: dict[int, JobState] = {}
 
     async def run(self, remotes: Sequence[Remote], *, once: bool = False) -> JobState:
-        """Show what there is and what comes until the job has ended; returns how.
-
-        `once`: show what there is, and no more.
-        """
+        """Show what there is and, unless `once`, what comes until the job has ended; return how."""
         options = ["--once"] if once else []
         if self._rank is not None:
             options += ["--rank", str(self._rank)]

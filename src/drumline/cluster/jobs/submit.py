@@ -214,10 +214,7 @@ async def _ask_any(
 async def start_job(
     remotes: Sequence[Remote], request: Request, job_id: str, *, follow: bool = False
 ) -> list[NodeSession]:
-    """Start a submitted job on all nodes of a cluster, one command per node; returns these.
-
-    `follow`: they go on, and stream the job for `JobFollower.listen`.
-    """
+    """Start a job on all nodes, one command each; with `follow`, these go on and stream the job."""
     options = ["--follow"] if follow else []
     sessions = await NodeSession.start_all(
         remotes, lambda remote: node_command(remote.machine, "submit", *options)

@@ -232,10 +232,7 @@ class Provisioner:
     home: ClusterHome
 
     async def provision(self, remotes: Sequence[Remote], report: Reporter) -> tuple[str, ...]:
-        """Give all nodes their environment; returns the names of those that had to be changed.
-
-        Where one cannot have it, the other nodes have got theirs.
-        """
+        """Give all nodes that can have it their environment; returns the names of those changed."""
         spec = self.spec
         if spec.provider == "twin" and spec.environment.python == "auto":  # nodes have ours, too
             own = spec.environment.model_copy(update={"python": sys.executable})

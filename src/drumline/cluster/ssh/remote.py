@@ -198,10 +198,7 @@ async def settled(works: Iterable[Awaitable[T]]) -> list[T | Exception]:
 
 
 async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Run SSH operations on all nodes at once, each to its end; returns their results in order.
-
-    What failed is raised by `raise_for_all`.
-    """
+    """Run SSH operations on all nodes at once, as `settled` does; `raise_for_all` where some fail."""
     results = await settled(works)
     raise_for_all([result for result in results if isinstance(result, Exception)])
     return [result for result in results if not isinstance(result, Exception)]

@@ -43,10 +43,7 @@ USER_DATA_BYTES = 16_384
 
 
 def cloud_config(spec: ClusterSpec, *, authorized_key: str, host_key: KeyPair, hours: float) -> str:
-    """Return the #cloud-config of an EC2 node; always the same text for the same node.
-
-    `hours`: after so long since boot it ends itself.
-    """
+    """Return the #cloud-config of an EC2 node that ends itself `hours` after its boot."""
     limits_script = resources.files("drumline.cluster.life").joinpath("limits.sh")
     template = Environment(undefined=StrictUndefined).from_string(read_data("cloud-config.yaml"))
     return template.render(

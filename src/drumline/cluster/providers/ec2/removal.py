@@ -36,10 +36,7 @@ _ORDER = ("network-interface", "volume", "security-group", "placement-group", "k
 
 
 def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[InventoryItem]:
-    """Remove all EC2 resources with these tags; blocks until EC2 says that they are gone.
-
-    Where EC2 refuses, or something does not go in time, CloudError says what is left.
-    """
+    """Remove all EC2 resources with these tags; blocks until EC2 says that they are gone."""
     removed: dict[str, InventoryItem] = {}
     cloud, writer = writer.cloud, writer.forgiving()
     for _ in range(_ROUNDS):
@@ -157,10 +154,7 @@ def reap(
     regions: Sequence[str] = (),
     sleep: Sleep | None = None,
 ) -> list[Resource]:
-    """Remove every EC2 resource that Drumline ever made in the account; returns what was removed.
-
-    `regions`: where to look; default: the session's own. All are tried before one's error is told.
-    """
+    """Remove, and return, all that Drumline ever made in `regions`; default: the session's own."""
     removed: list[Resource] = []
     failed: list[CloudError] = []
     for region in regions or (None,):
