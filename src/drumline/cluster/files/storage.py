@@ -145,7 +145,7 @@ def stored_runs(url: str) -> list[StoredRun]:
 
 
 def latest_run(url: str) -> StoredRun | None:
-    """Return the run in the storage that was at work last and has checkpoints; None: no such run."""
+    """Return the run in the storage that was at work last and has checkpoints, or None."""
     runs = (run for run in stored_runs(url) if run.resumable)
     return max(runs, key=lambda run: run.changed, default=None)
 

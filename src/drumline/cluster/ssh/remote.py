@@ -198,7 +198,7 @@ async def settled(works: Iterable[Awaitable[T]]) -> list[T | Exception]:
 
 
 async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Run SSH operations on all nodes at once, as `settled` does; `raise_for_all` where some fail."""
+    """Run SSH operations on all nodes at once, as `settled` does, and raise for those that fail."""
     results = await settled(works)
     raise_for_all([result for result in results if isinstance(result, Exception)])
     return [result for result in results if not isinstance(result, Exception)]
