@@ -47,13 +47,12 @@ test-long: install-dev
 
 test-all: test test-long
 
-# test-all, with the lines that it runs in any process
+# make test, at least 90 % of the lines run by it in any process
 coverage: install-dev
-	rm -rf .coverage-data .venv-floors
-	$(MAKE) test-all COVERAGE=1
+	rm -rf .coverage-data
+	$(MAKE) test COVERAGE=1
 	$(MAKE) coverage-report
 
-# at least 90 % of the lines, subprocesses' included
 coverage-report: install-dev
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report

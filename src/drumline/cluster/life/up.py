@@ -1,6 +1,6 @@
 """`up`: from a spec to nodes that take jobs. Each step looks first; so again means: go on.
 
-    1. machines      made, or found                        providers
+    1. machines      made, or found                        provider
     2. host keys     injected ones are pinned              ssh/keys
     3. SSH           wait for the banner, connect          ssh/fleet
     4. host keys     exchanged for the nodes' own          ssh/rotation
