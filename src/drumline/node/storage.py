@@ -73,8 +73,10 @@ class Manifest:
     def from_json(cls, text: str | bytes, *, run: str, writer: str) -> Manifest:
         """Read it back; whoever may write to the storage may have made it up.
 
-        Whose copy it is, and by whom, is told by where it was found, whatever it says itself. What
-        is no such document raises ValueError, TypeError, KeyError or AttributeError.
+        Whose copy it is, and by whom, is told by where it was found, whatever it says itself.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: it is no such document.
         """
         values = json.loads(text)
         files = values.pop("files").items()

@@ -59,7 +59,11 @@ class OpenService:
 
 
 async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> OpenService:
-    """Start a service on the leader, unless it runs, and open a tunnel; or MissingServiceError."""
+    """Start Jupyter or TensorBoard on the cluster's leader, unless it runs, and open a tunnel.
+
+    Raises:
+        MissingServiceError: it is not installed there.
+    """
     report(leader.machine.name, f"starting {name}")
     answer = await _ask(leader, name)
     report(leader.machine.name, f"{name} listens on the node's loopback interface")

@@ -142,7 +142,9 @@ class NodeSession:
     async def read_frames(self) -> AsyncIterator[bytes]:
         """Give the content of a file, frame by frame.
 
-        EOFError where it ends before, ValueError or zlib.error for what is no frame.
+        Raises:
+            EOFError: it has ended before the file was complete.
+            ValueError, zlib.error: this is no frame.
         """
         while True:
             kind, length = HEADER.unpack(await self._exactly(HEADER.size))

@@ -37,7 +37,11 @@ class Transport:
 
     @classmethod
     async def open(cls, machine: Machine, timeout_s: float) -> Self:
-        """Open the transport to a machine; `reason` of a HostError: unreachable, refused, proxy."""
+        """Open the transport to a machine.
+
+        Raises:
+            HostError: there is none; `reason` is unreachable, refused or proxy.
+        """
         if machine.proxy:
             return await cls._by_proxy(machine)
         reason = "unreachable"

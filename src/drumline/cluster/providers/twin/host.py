@@ -73,7 +73,11 @@ class Node:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self, when_ended: Callable[[], None]) -> None:
-        """Make the node; OSError, RuntimeError or TimeoutError where nothing came of it."""
+        """Make the node.
+
+        Raises:
+            OSError, RuntimeError, TimeoutError: it cannot be made; nothing is left of it.
+        """
         wanted = write_folder(self.order, hosts=self._home / "hosts")
         mine, theirs = socket.socketpair()
         mine.setblocking(False)
