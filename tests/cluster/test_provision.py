@@ -234,10 +234,10 @@ def test_two_runs_at_once_share_no_file_and_leave_none(tmp_path, monkeypatch):
     monkeypatch.setattr(playbook, "ansible_program", lambda: str(tmp_path / "nothing"))
     run = playbook.PlaybookRun(
         folder=tmp_path / "ansible",
-        inventory={},
+        inventory=playbook.inventory_list([], tmp_path / "config"),
         variables={"word": SECRET},
         playbooks=[],
-        limit=["worker0"],
+        limit=("worker0",),
     )
     with pytest.raises(FileNotFoundError):
         asyncio.run(run.run(Story()))

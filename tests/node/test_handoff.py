@@ -51,7 +51,7 @@ def test_the_spare_runs_it_after_the_last_word(job, tmp_path):
     assert handoff.hand_over(job)
     got = waiting.end()
     job.let_go()
-    assert got.folder == job.folder
+    assert got.folder.path == job.folder.path
     assert is_locked(job.folder.path / "runner"), "the lock went along"
     got.let_go()
     assert not is_locked(job.folder.path / "runner")

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.providers import Machine
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
@@ -108,13 +109,11 @@ class ClusterHome:
 
     def note(self, **facts: Any) -> None:
         """Add to `cluster.json`."""
-        content = json.dumps({**self._read(), **facts}, indent=2)
-        write_atomic(self.facts_file, content + "\n")
+        write_atomic(self.facts_file, json.dumps({**self._read(), **facts}, indent=2) + "\n")
 
     def _read(self) -> Message:
         with contextlib.suppress(FileNotFoundError):
-            values: Message = json.loads(self.facts_file.read_text())
-            return values
+            return dict(json.loads(self.facts_file.read_text()))
         return {}
 
     def cluster_id(self) -> str:
@@ -150,8 +149,7 @@ def locked(home: ClusterHome) -> Iterator[None]:
         home.make()
         if not lock.acquire(0):
             raise ClusterError(
-                f"the cluster {home.name} is being changed by {_describe(lock.read_holder())}; "
-                f"wait until that has ended, or end it"
+                sentence("cluster-locked", home=home, holder=_describe(lock.read_holder()))
             )
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.descriptor), os.stat(home.lock)):

@@ -1,8 +1,4 @@
-"""`ClusterSpec`: what `cluster.yaml` says: which machines, for how long, and what is on them.
-
-Also which cluster a command means (./cluster.yaml, or a name), and what `drumline cluster init`
-writes.
-"""
+"""`ClusterSpec`: what `cluster.yaml` says; which cluster a command means; what `init` writes."""
 
 from __future__ import annotations
 
@@ -15,12 +11,13 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
 from drumline.spec.load import read_file
-from drumline.spec.parts import ClashError, LinkSpec, SpecPart
+from drumline.spec.parts import LinkSpec, SpecPart, clash
 
 P = TypeVar("P", "Ec2Spec", "HostSpec")
 MAX_NODES = 64
@@ -31,10 +28,7 @@ LONGEST_HOURS = 24 * 30
 def _check_name(name: str) -> str:
     """Refuse what cannot be part of the names of a cloud's resources, and of host names."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name, re.ASCII):
-        raise ValueError(
-            f"{name!r} cannot name a cluster; write small letters, digits and '-', 40 at most, "
-            f"such as mnist-2"
-        )
+        raise ValueError(sentence("name-unfit", name=name))
     return name
 
 
@@ -142,22 +136,11 @@ class ClusterSpec(SpecPart):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if isinstance(self.workers, int) and not 1 <= self.workers <= MAX_WORKERS:
-            raise ClashError(
-                f"workers is {self.workers}, but must be auto, or 1 to {MAX_WORKERS} ranks on each "
-                f"node; write workers: auto",
-                "workers",
-            )
+            raise clash("cluster_workers", spec=self, most=MAX_WORKERS)
         if self.provider == "ssh" and not self.ssh.hosts:
-            raise ClashError(
-                "provider: ssh needs your machines; add ssh: {hosts: [{host: 192.0.2.10}]}",
-                "provider",
-            )
+            raise clash("ssh_without_hosts")
         if self.provider == "ssh" and len(self.ssh.hosts) < self.nodes:
-            raise ClashError(
-                f"nodes is {self.nodes}, but ssh.hosts names {len(self.ssh.hosts)}; "
-                f"write nodes: {len(self.ssh.hosts)}, or add hosts",
-                "nodes",
-            )
+            raise clash("too_few_hosts", spec=self, hosts=len(self.ssh.hosts))
         return self
 
     @property
@@ -171,19 +154,17 @@ class ClusterSpec(SpecPart):
         folder: later commands are run in any folder, and nodes have others.
         """
 
-        def beside(file: str | None) -> str | None:
-            """Return a file's path; "" is a choice, too: no key file."""
-            return os.path.abspath(folder / os.path.expanduser(file)) if file else file
+        def beside(file: str) -> str:
+            return os.path.abspath(folder / os.path.expanduser(file))
 
         def with_key(part: P) -> P:
-            return part.model_copy(update={"key_file": beside(part.key_file)})
+            key = part.key_file and beside(part.key_file)  # "" is a choice, too: no key file
+            return part.model_copy(update={"key_file": key})
 
-        storage = self.storage or None
-        path = (storage or "").removeprefix("file://")
-        if path and not (path.startswith("/") or "::" in path or "://" in path):
-            storage = beside(path)
-        hosts = tuple(map(with_key, self.ssh.hosts))
-        ssh = self.ssh.model_copy(update={"hosts": hosts})
+        path = (self.storage or "").removeprefix("file://")
+        is_folder = path and not (path.startswith("/") or "::" in path or "://" in path)
+        storage = beside(path) if is_folder else self.storage or None
+        ssh = self.ssh.model_copy(update={"hosts": tuple(map(with_key, self.ssh.hosts))})
         return self.model_copy(update={"storage": storage, "ssh": ssh, "ec2": with_key(self.ec2)})
 
 
@@ -192,29 +173,23 @@ FILE = Path("cluster.yaml")
 
 def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpec:
     """Read the spec of a cluster that is to be made; `file` None is ./cluster.yaml."""
-    path = FILE if file is None else file
+    path = file or FILE
     if not path.exists():
-        raise UsageError(
-            f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
-            f"machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
-        )
+        raise UsageError(sentence("spec-missing", path=path))
     return read_file(ClusterSpec, path, overrides).beside(path.absolute().parent)
 
 
-def find_cluster(name: str | None, file: Path | None = None) -> tuple[ClusterSpec, ClusterHome]:
-    """Find a cluster that exists: by its name, by a file, by ./cluster.yaml, or the only one."""
-    if name is None and (file is not None or FILE.exists()):
-        name = read_cluster(file).name
+def find_cluster(name: str | None) -> tuple[ClusterSpec, ClusterHome]:
+    """Find a cluster that exists: by its name, by ./cluster.yaml, or the only one."""
+    if name is None and FILE.exists():
+        name = read_cluster(FILE).name
     known = known_clusters()
-    if name is None:
-        if len(known) != 1:
-            raise UsageError(
-                f"which cluster? {listed(known)} are up; name one: --cluster {known[0]}"
-                if known
-                else "no cluster is up; write a cluster.yaml (drumline cluster init), then: "
-                "drumline up"
-            )
-        name = known[0]
+    if name is None and not known:
+        raise UsageError(sentence("no-cluster"))
+    if name is None and len(known) > 1:
+        which = f"which cluster? {listed(known)} are up"
+        raise UsageError(f"{which}; name one: --cluster {known[0]}")
+    name = known[0] if name is None else name
     if name not in known:
         names = f"; there {'is' if len(known) == 1 else 'are'} {listed(known)}" if known else ""
         raise UsageError(f"no cluster {name} is up{names}; make it with: drumline up")

@@ -127,20 +127,11 @@ class Code:
         return same
 
     def intend(self, entries: list[Entry]) -> None:
-        """Note what is ours before the folder is changed: what was there, and what is to come.
-
-        What is cut short from here on is looked at again.
-        """
+        """Note, without a hash, what is ours while it changes: what was there, what is to come."""
         files = [*self.files, *(entry.path for entry in entries if entry.kind == "file")]
         links = [*self.links, *(entry.path for entry in entries if entry.kind == "link")]
-        self._write(
-            {
-                "hash": "",
-                "files": dict.fromkeys(files),
-                "links": dict.fromkeys(links, ""),
-                "folders": sorted({*self.folders, *wanted_folders(entries)}),
-            }
-        )
+        folders = sorted({*self.folders, *wanted_folders(entries)})
+        self._write("", dict.fromkeys(files), dict.fromkeys(links, ""), folders)
 
     def write_note(self, digest: str, entries: list[Entry]) -> None:
         """Note what the folder was left as."""
@@ -150,16 +141,15 @@ class Code:
             if entry.kind == "file"
         }
         links = {entry.path: entry.digest for entry in entries if entry.kind == "link"}
-        folders = wanted_folders(entries)
-        self._write({"hash": digest, "files": files, "links": links, "folders": folders})
+        self._write(digest, files, links, wanted_folders(entries))
 
     def _read(self) -> Message:
         with suppress(OSError, ValueError), open(self.note, encoding="utf-8") as file:
-            note: Message = json.load(file)
-            return note
+            return dict(json.load(file))
         return {}
 
-    def _write(self, content: Message) -> None:
+    def _write(self, digest: str, files: Message, links: Message, folders: list[str]) -> None:
+        content = {"hash": digest, "files": files, "links": links, "folders": folders}
         draft = self.note + b".new"
         with open(draft, "w", encoding="utf-8") as file:
             json.dump(content, file, separators=(",", ":"))

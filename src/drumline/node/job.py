@@ -12,9 +12,9 @@ R/jobs/<id>/             nobody else may read it
 
 Every node has such a folder for each job. The leader's state is the job's.
 
-Jobs run one after the other, in the order in which they were submitted. Each takes a ticket, a file
-in R/jobs/queue with an increasing number. The runner holds it locked as long as it lives, so that
-the kernel passes the turn on even after `kill -9`. A job runs when nobody holds a smaller number.
+Jobs run in the order in which they were submitted. Each takes a ticket, a file in R/jobs/queue with
+an increasing number, which the runner holds locked as long as it lives: the kernel passes the turn
+on even after `kill -9`. A job runs when nobody holds a smaller number.
 
     jobs/queue/000007-train-3f9a      locked: runs
     jobs/queue/000008-train-77c1      locked: waits for 7
@@ -101,6 +101,10 @@ class Job(Request):
         return self.node == 0
 
 
+SETTLED = ("workers", "timeout_s", "restarts", "spec")
+"""of a `Job`: what the leader settles for all nodes when it starts"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobState(Record):
     """How far a job has come on a node."""
@@ -125,42 +129,19 @@ class JobState(Record):
         return self.phase in ENDED
 
 
-@dataclass(frozen=True)
 class JobFolder:
-    """Where a node keeps a job."""
+    """Where a node keeps a job, below its own folder R; the module's docstring draws it."""
 
-    root: Path
-    """the node's own folder, R"""
-    id: str
-
-    def __post_init__(self) -> None:
-        if not JOB_ID.fullmatch(self.id):
-            raise UsageError(f"{self.id!r} is no job's id; drumline status lists the jobs")
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self.root / "jobs" / self.id
-
-    @property
-    def work(self) -> Path:
-        """The ranks' folder: a snapshot of the code."""
-        return self.path / "work"
-
-    @property
-    def run(self) -> RunDir:
-        """The run directory."""
-        return RunDir(self.path / "run")
-
-    @property
-    def log(self) -> Path:
-        """What the process that runs the job prints."""
-        return self.path / "runner.log"
-
-    @property
-    def cancel(self) -> Path:
-        """There as soon as somebody wants the job to end."""
-        return self.path / "cancel"
+    def __init__(self, root: Path, job_id: str) -> None:
+        if not JOB_ID.fullmatch(job_id):
+            raise UsageError(f"{job_id!r} is no job's id; drumline status lists the jobs")
+        self.root = root
+        self.id = job_id
+        self.path = root / "jobs" / job_id
+        self.work = self.path / "work"
+        self.run = RunDir(self.path / "run")
+        self.log = self.path / "runner.log"
+        self.cancel = self.path / "cancel"
 
     def create(self, job: Job, secret: str) -> None:
         """Make the folder; a ClusterError where it is here already, or cannot be written."""
@@ -228,11 +209,9 @@ class JobFolder:
         return lock
 
     def _read_state(self) -> JobState:
-        try:
-            values = json.loads((self.path / "state.json").read_text())
-        except FileNotFoundError:
-            return JobState()
-        return JobState.from_json(values)
+        with suppress(FileNotFoundError):
+            return JobState.from_json(json.loads((self.path / "state.json").read_text()))
+        return JobState()
 
 
 def all_jobs(root: Path) -> list[JobFolder]:
@@ -286,13 +265,7 @@ def take_snapshot(source: Path, target: Path) -> None:
 
 
 def bring_checkpoints(root: Path, run: str, target: Path) -> None:
-    """Put an earlier job's checkpoints on this node where a new job looks for the newest.
-
-    `run`: the earlier run's directory, below it.
-
-    Raises:
-        RunDirError: there are none.
-    """
+    """Put the checkpoints of an earlier `run`, below `root`, where a new job looks for them."""
     root = root.resolve()
     source = (root / run / "checkpoints").resolve()
     if not source.is_relative_to(root) or not any(source.glob("step-*")):
@@ -308,10 +281,8 @@ def _bring(source: Path, target: Path, bring_file: Callable[[str, str], None]) -
         if source.is_dir():
             _bring_tree(str(source), str(target), bring_file)
     except OSError as error:
-        what = error.filename or source
-        raise ClusterError(
-            f"cannot copy {what} to {target}: {error.strerror}; make room on the node"
-        ) from None
+        what = f"{error.filename or source} to {target}: {error.strerror}"
+        raise ClusterError(f"cannot copy {what}; make room on the node") from None
 
 
 def _bring_tree(source: str, target: str, bring_file: Callable[[str, str], None]) -> None:

@@ -146,11 +146,7 @@ def accept_follower(connection: socket.socket, *, job: str, secret: bytes) -> Pe
 def connect_to_leader(
     address: str, port: int, *, job: str, node: int, secret: bytes
 ) -> PeerConnection:
-    """Connect a follower node to the job's leader node.
-
-    Raises:
-        ClusterError: nobody answers there, or somebody who does not know the secret.
-    """
+    """Connect a follower node to the job's leader node, which must know the job's secret, too."""
     try:
         connection = socket.create_connection((address, port), timeout=_HANDSHAKE_S)
     except OSError as error:
@@ -185,5 +181,4 @@ def _receive(connection: socket.socket, lines: JsonLines) -> Message:
         lines.feed(chunk)
         if not chunk or len(lines) > _GREETING_BYTES or time.monotonic() > deadline:
             raise ValueError("no greeting")
-    message: Message = json.loads(line)
-    return message
+    return dict(json.loads(line))

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from drumline.core.errors import ClusterError, DrumlineError
@@ -25,14 +26,13 @@ from drumline.launch.runs import build_manifest
 from drumline.node.agent import (
     ExitReports,
     JobAgent,
-    Terms,
     build_task,
     preloads_for,
     read_reports,
     variables_for,
 )
 from drumline.node.folder import BusySign
-from drumline.node.job import Job, JobFolder, Phase
+from drumline.node.job import SETTLED, Job, JobFolder, Phase
 from drumline.node.peer import PeerConnection, connect_to_leader
 
 TICK_S = 0.05
@@ -159,12 +159,9 @@ class Follower(Runner):
     """Runs a job as another node than the first."""
 
     def __init__(self, folder: JobFolder, *, first: bool, agent: JobAgent | None = None) -> None:
-        """Prepare to run.
-
-        `first`: whether no other job comes before, so that the agent may start at once.
-        """
         super().__init__(folder, agent)
         self._first = first
+        """whether no other job comes before, so that the agent may start at once"""
         self._peer: PeerConnection | None = None
         self._started = False
         self._due: Message | None = None
@@ -246,13 +243,13 @@ class Follower(Runner):
     def _start(self, message: Message) -> None:
         """Leave the note that this node's agent looks for, and start it."""
         self._due = None
-        terms = Terms.from_json(message)
-        self.workers, self._started = terms.workers, True
-        self.make_run(terms.spec)
+        job = replace(self.job, **{key: message[key] for key in SETTLED})
+        self.workers, self._started = message["workers"], True
+        self.make_run(job.spec)
         self.run_dir.rendezvous.mkdir()
         (self.run_dir.rendezvous / "agents").write_text(str(message["port"]))
-        self.folder.note(phase="running", started=time.time(), workers=terms.workers)
-        self.agent.start(build_task(self.job, self.folder, terms))
+        self.folder.note(phase="running", started=time.time(), workers=self.workers)
+        self.agent.start(build_task(job, self.folder))
 
     def _report_end(self, peer: PeerConnection) -> None:
         """Report to the leader how this node's agent ended, and what its ranks said."""

@@ -50,16 +50,6 @@ class ServiceError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
-    """How to start a service's program."""
-
-    argv: Sequence[str]
-    folder: Path
-    """its working directory"""
-    variables: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ServiceState(Record):
     """A service that runs."""
 
@@ -74,38 +64,36 @@ class ServiceState(Record):
         return self.since is not None and start_time(self.pid) == self.since
 
 
-@dataclass(frozen=True)
 class Service:
-    """One service of a node."""
+    """One service of a node; everything of it is in its folder."""
 
-    root: Path
-    name: str
-
-    @property
-    def folder(self) -> Path:
-        """Where everything of the service is."""
-        return self.root / "services" / self.name
+    def __init__(self, root: Path, name: str) -> None:
+        self.root = root
+        self.name = name
+        self.folder = root / "services" / name
+        self._state = self.folder / "state.json"
 
     def running(self) -> ServiceState | None:
         """Return the state of the service that runs; None where none does."""
         try:
-            state = ServiceState(**json.loads((self.folder / "state.json").read_text()))
+            state = ServiceState(**json.loads(self._state.read_text()))
         except (OSError, ValueError, TypeError):
             return None
         return state if state.lives else None
 
-    def launch(self, build: Callable[[int], Program]) -> ServiceState:
-        """Start the program that `build` gives for a port, unless it runs; returns its state.
-
-        Raises:
-            ServiceError: it does not come up; holds the end of its log.
-        """
+    def launch(
+        self, command: Callable[[int], Sequence[str]], *, cwd: Path, env: Mapping[str, str]
+    ) -> ServiceState:
+        """Start the service's command for a port, unless it runs; returns its state."""
         with self._lock():
-            state = self.running()
-            tries = 0
-            while state is None:
-                tries += 1
-                state = self._try(build, last=tries == _TRIES)
+            state, tail = self.running(), ""
+            for _ in range(_TRIES if state is None else 0):
+                state, tail = self._try(command, cwd, env)
+                if "ddress already in use" not in tail:
+                    break
+        if state is None:
+            log = self.folder / "log"
+            raise ServiceError(f"{self.name} does not start; the end of its log {log}:\n{tail}")
         return state
 
     def stop(self) -> bool:
@@ -114,21 +102,23 @@ class Service:
             state = self.running()
             if state is not None:
                 self._end(state)
-            (self.folder / "state.json").unlink(missing_ok=True)
+            self._state.unlink(missing_ok=True)
         return state is not None
 
-    def _try(self, build: Callable[[int], Program], *, last: bool) -> ServiceState | None:
-        with socket.socket() as probe:  # a port that nobody has
+    def _try(
+        self, command: Callable[[int], Sequence[str]], cwd: Path, env: Mapping[str, str]
+    ) -> tuple[ServiceState | None, str]:
+        """Start it on a port that nobody has; returns the end of its log where it does not come."""
+        with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
-        program = build(port)
-        log = self.folder / "log"
+        argv, log = command(port), self.folder / "log"
         log.unlink(missing_ok=True)
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
             process = subprocess.Popen(
-                program.argv,
-                cwd=program.folder,
-                env=dict(program.variables),
+                argv,
+                cwd=cwd,
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -136,13 +126,10 @@ class Service:
             )
         state = ServiceState(pid=process.pid, since=start_time(process.pid), port=port)
         if self._wait(process, port):
-            write_atomic(self.folder / "state.json", json.dumps(state.to_json()) + "\n")
-            return state
+            write_atomic(self._state, json.dumps(state.to_json()) + "\n")
+            return state, ""
         self._end(state)
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        if not last and "ddress already in use" in tail:
-            return None
-        raise ServiceError(f"{self.name} does not start; the end of its log {log}:\n{tail}")
+        return None, "\n".join(log.read_text(errors="replace").splitlines()[-15:])
 
     def _wait(self, process: subprocess.Popen[bytes], port: int) -> bool:
         deadline = time.monotonic() + _START_S
@@ -174,43 +161,34 @@ class Service:
 def _start_tensorboard(service: Service) -> Message:
     """Start TensorBoard, unless it runs; returns its port."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise ServiceError(
-            "tensorboard is not installed on the leader", missing="tensorboard>=2.16"
-        )
+        what = "tensorboard is not installed on the leader"
+        raise ServiceError(what, missing="tensorboard>=2.16")
     jobs = service.root / "jobs"
     jobs.mkdir(parents=True, exist_ok=True)
 
-    def build(port: int) -> Program:
+    def command(port: int) -> list[str]:
         args = ["--host=127.0.0.1", f"--port={port}", f"--logdir={jobs}", "--reload_interval=5"]
-        return Program(
-            argv=[sys.executable, "-m", "tensorboard.main", *args],
-            folder=jobs,
-            variables={**os.environ, "TMPDIR": str(service.folder)},  # where it notes its port
-        )
+        return [sys.executable, "-m", "tensorboard.main", *args]
 
-    return {"port": service.launch(build).port}
+    env = {**os.environ, "TMPDIR": str(service.folder)}  # where it notes its port
+    return {"port": service.launch(command, cwd=jobs, env=env).port}
 
 
 def _start_jupyter(service: Service) -> Message:
     """Start JupyterLab in R/code, unless it runs; returns its port and token."""
-    lab = _find_lab()
-    (service.root / "code").mkdir(parents=True, exist_ok=True)
+    lab, code, config = _find_lab(), service.root / "code", service.folder / "config.json"
+    code.mkdir(parents=True, exist_ok=True)
 
-    def build(port: int) -> Program:
-        config = service.folder / "config.json"
-        write_atomic(config, json.dumps(_settings(service, port, lab)), mode=0o600)
-        return Program(
-            argv=[sys.executable, "-m", "jupyterlab", f"--config={config}", "--no-browser"],
-            folder=service.root / "code",
-            variables=_variables(service, lab),
-        )
+    def command(port: int) -> list[str]:
+        write_atomic(config, json.dumps(_settings(code, port, lab)), mode=0o600)
+        return [sys.executable, "-m", "jupyterlab", f"--config={config}", "--no-browser"]
 
-    state = service.launch(build)
-    config = json.loads((service.folder / "config.json").read_text())
-    return {"port": state.port, "token": config["IdentityProvider"]["token"]}
+    state = service.launch(command, cwd=code, env=_variables(service, lab))
+    token = json.loads(config.read_text())["IdentityProvider"]["token"]
+    return {"port": state.port, "token": token}
 
 
-def _settings(service: Service, port: int, lab: Path) -> dict[str, dict[str, object]]:
+def _settings(code: Path, port: int, lab: Path) -> dict[str, dict[str, object]]:
     """Return Jupyter's configuration, with a new token in it."""
     return {
         "IdentityProvider": {"token": secrets.token_urlsafe(32)},
@@ -219,7 +197,7 @@ def _settings(service: Service, port: int, lab: Path) -> dict[str, dict[str, obj
             "port": port,
             "port_retries": 0,
             "open_browser": False,
-            "root_dir": str(service.root / "code"),
+            "root_dir": str(code),
             "allow_root": os.getuid() == 0,
         },
         "LabApp": {
@@ -254,8 +232,7 @@ def _find_lab() -> Path:
     found = importlib.util.find_spec("jupyterlab")
     if found is None or found.origin is None or importlib.util.find_spec("ipykernel") is None:
         raise ServiceError("jupyterlab is not installed on the leader", missing="jupyterlab>=4.2")
-    above = [Path(sys.prefix), *Path(found.origin).parents]
-    for prefix in above:
+    for prefix in (Path(sys.prefix), *Path(found.origin).parents):
         if (prefix / "share" / "jupyter" / "lab" / "static").is_dir():
             return prefix / "share" / "jupyter" / "lab"
     raise ServiceError(

@@ -8,9 +8,6 @@
 A node may disappear in the middle of a copy. So a changed file is written beside the one that the
 manifest names, then the new manifest replaces the old one, then the old file is removed: at every
 moment there is one complete copy. Every storage replaces a manifest atomically.
-
-fsspec has a class for each kind of storage, each with errors of its own; `_explained` classifies
-them by their names and messages.
 """
 
 from __future__ import annotations
@@ -116,7 +113,7 @@ def shown_url(url: str) -> str:
 
 @contextlib.contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turn what storages raise into one sentence with the way out."""
+    """Turn what storages raise, each with errors of its own, into one sentence with the way out."""
     shown = shown_url(url)
     try:
         yield

@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.files import write_atomic
@@ -107,14 +108,12 @@ class Ignored:
         top = next((one for one in folders if (one / ".git").exists()), None)
         if top is None:
             return cls()
-        files = [one / GIT for one in folders[1 : folders.index(top) + 1]]
-        files.append(top / ".git" / "info" / "exclude")
+        bases = folders[1 : folders.index(top) + 1]
         found: list[Rules] = []
-        for file in files:
-            base = top if file.name == "exclude" else file.parent
+        for base, name in [*((base, GIT) for base in bases), (top, ".git/info/exclude")]:
             above = folder.relative_to(base).as_posix() + "/" if folder != base else ""
             with contextlib.suppress(OSError):
-                found.append(Rules(file.read_text(errors="surrogateescape"), above=above))
+                found.append(Rules(_read(base / name), above=above))
         return cls(git=tuple(found))
 
     def inside(self, texts: dict[str, str], base: str) -> Ignored:
@@ -124,11 +123,8 @@ class Ignored:
 
     def leaves_out(self, path: str, name: str, is_folder: bool) -> bool:
         """Whether a path stays here; the folders above it are known not to."""
-        for rules in (*self.ours, *self.git):
-            verdict = rules.judge(path, name, is_folder)
-            if verdict is not None:
-                return verdict
-        return False
+        verdicts = (rules.judge(path, name, is_folder) for rules in (*self.ours, *self.git))
+        return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
 def _parse(text: str) -> Iterator[Rule]:
@@ -248,18 +244,12 @@ def scan_project(
     if not root.is_dir():
         raise UsageError(f"{root} is no folder; name the one that your script is in")
     if root in (Path.home(), Path("/")):
-        raise UsageError(
-            f"{root} would be copied to the nodes as a whole, with your keys in it; go to your "
-            f"project's own folder"
-        )
+        raise UsageError(sentence("folder-too-large", root=root))
     found = _Scan(root, _Cache(cache, root), apart)
     try:
         found.folder(str(root), "", Ignored.of(root))
     except OSError as error:
-        raise UsageError(
-            f"{error.filename} cannot be read: {error.strerror}; make it readable, or name it in "
-            f"{OURS}"
-        ) from None
+        raise UsageError(sentence("folder-unreadable", error=error, ours=OURS)) from None
     found.cache.write()
     found.entries.sort()
     packed = json.dumps(found.entries, separators=(",", ":")).encode()
@@ -319,8 +309,8 @@ class _Scan:
         names = {thing.name for thing in things}
         if base and "pyvenv.cfg" in names:
             return
-        if texts := {name: _read(f"{full}/{name}") for name in {GIT, OURS} & names}:
-            ignored = ignored.inside(texts, base)
+        if ours := {GIT, OURS} & names:
+            ignored = ignored.inside({name: _read(Path(full, name)) for name in ours}, base)
         count = len(self.entries)
         for thing in things:
             is_folder = thing.is_dir(follow_symlinks=False)
@@ -357,13 +347,11 @@ class _Scan:
             self._file(path, goal, os.stat(goal))
         elif os.path.isdir(goal):
             raise UsageError(
-                f"{path} leads to the folder {goal}, outside of {self.root}, which does not "
-                f"travel; write /{path} into {OURS}, or put a copy in its place"
+                sentence("link-leads-outside", path=path, goal=goal, root=self.root, ours=OURS)
             )
         else:
             self.notes.append(f"{path} leads nowhere ({target}); it stays here")
 
 
-def _read(file: str) -> str:
-    with open(file, encoding="utf-8", errors="surrogateescape", newline="") as opened:
-        return opened.read()
+def _read(file: Path) -> str:
+    return file.read_bytes().decode(errors="surrogateescape")

@@ -7,9 +7,8 @@
     nodes/worker1/<name>; a node that is gone keeps its place, or what it had left would be lost
 
 A `FileFetcher` talks to `drumline.node.send` on each node. Files that only grow (logs, events)
-resume where the last pull ended; others are written beside the old one and renamed when they are
-complete. Each is checked against the checksum that the node sends. `.pulled.json` records what came
-from where, with checksums; a file that the record does not match is fetched again.
+resume where the last pull ended; others are renamed when they are complete. `.pulled.json` records
+what came from where, with checksums; a file that the record does not match is fetched again.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ NOTE = ".pulled.json"
 _ANSWER_S, _STOP_S = 120.0, 10.0
 _AHEAD = 32  # requests that a node has not answered yet: they fit its input's buffer
 _LEADER = "worker0"
-_LOGGED = ("run/events/", "run/logs/")
+LOGGED = ("run/events/", "run/logs/")
+"""where files only grow"""
 _RESULTS = ("run/", "work/")
 
 
@@ -79,10 +79,8 @@ class FileFetcher:
         while "listed" not in (answer := await self._answer()):
             found = ListedFile(**answer)
             if not stays_inside(found.file):
-                raise HostError(
-                    f"{self.name} names a file {found.file!r} outside its job; it is not to be "
-                    f"trusted"
-                )
+                what = f" names a file {found.file!r} outside its job; it is not to be trusted"
+                raise self._error(what)
             self.listed[found.file] = found
         self.phase = answer["phase"]
         if not answer["there"] and self.name == _LEADER:
@@ -102,8 +100,8 @@ class FileFetcher:
             if known and (known.mtime, known.bytes) == (listed.mtime, listed.bytes):
                 continue
             begun = {"offset": known.bytes, "sha256": known.sha256} if known else {}
-            unless_sha256 = unless.get(name, "")
-            await self._within(self.session.send(get=name, unless=unless_sha256, **begun))
+            request = {"get": name, "unless": unless.get(name, ""), **begun}
+            await self._within(self.session.send(**request))
             asked.append(name)
             if len(asked) > _AHEAD:
                 await self._take(asked.popleft(), folder)
@@ -123,12 +121,8 @@ class FileFetcher:
         if not offset:
             target.replace(path)
         os.utime(path, ns=(listed.mtime, listed.mtime))
-        self.pulled[place] = PulledFile(
-            node=self.name,
-            bytes=size,
-            mtime=listed.mtime if size == listed.bytes else 0,  # it grew: look again
-            sha256=digest,
-        )
+        mtime = listed.mtime if size == listed.bytes else 0  # it grew: look again
+        self.pulled[place] = PulledFile(node=self.name, bytes=size, mtime=mtime, sha256=digest)
         self.files += 1
         self.size += size - offset
 
@@ -149,7 +143,7 @@ class FileFetcher:
         if offset:
             with path.open("rb") as old:
                 digest = hashlib.file_digest(old, "sha256")
-        size, why = offset, "its checksum is another"
+        size = offset
         frames = self.session.read_frames()
         with target.open("ab" if offset else "wb") as file:
             while piece := await self._within(anext(frames, b"")):
@@ -159,11 +153,8 @@ class FileFetcher:
         sent = await self._answer()
         if "sent" not in sent or sent["sha256"] != digest.hexdigest():
             target.unlink()
-            raise HostError(
-                f"{self.name}: {path.name} did not arrive as it was sent "
-                f"({sent.get('why', why)}); pull again",
-                node=self.name,
-            )
+            why = sent.get("why", "its checksum is another")
+            raise self._error(f": {path.name} did not arrive as it was sent ({why}); pull again")
         return digest.hexdigest(), size
 
     async def _answer(self) -> Message:
@@ -177,16 +168,13 @@ class FileFetcher:
         try:
             return await asyncio.wait_for(work, _ANSWER_S)
         except TimeoutError:
-            raise HostError(
-                f"{self.name} has not answered for {_ANSWER_S:.0f} s; pull again", node=self.name
-            ) from None
+            raise self._error(f" has not answered for {_ANSWER_S:.0f} s; pull again") from None
         except (OSError, EOFError):
             raise await self._lost() from None
         except (ValueError, zlib.error) as error:
-            raise HostError(
-                f"{self.name} sends what cannot be read ({error}); bring this version of drumline "
-                f"there with drumline up, then pull again",
-                node=self.name,
+            raise self._error(
+                f" sends what cannot be read ({error}); bring this version of drumline there with "
+                f"drumline up, then pull again"
             ) from None
 
     async def _lost(self) -> HostError:
@@ -195,11 +183,11 @@ class FileFetcher:
         with contextlib.suppress(TimeoutError, HostError):
             said = (await asyncio.wait_for(self.session.process.wait(), _STOP_S)).stderr
         why = last_line(said) or "the connection ended"
-        return HostError(
-            f"{self.name}: {why}, in the middle of a pull; pull again, it goes on where this one "
-            f"ended",
-            node=self.name,
-        )
+        again = "pull again, it goes on where this one ended"
+        return self._error(f": {why}, in the middle of a pull; {again}")
+
+    def _error(self, what: str) -> HostError:
+        return HostError(f"{self.name}{what}", node=self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,11 +226,10 @@ class Puller:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for fetcher in self.fetchers.values():
-            fetcher.session.process.stop()
-        await asyncio.gather(
-            *(one.session.process.wait() for one in self.fetchers.values()), return_exceptions=True
-        )
+        processes = [fetcher.session.process for fetcher in self.fetchers.values()]
+        for process in processes:
+            process.stop()
+        await asyncio.gather(*(process.wait() for process in processes), return_exceptions=True)
         self.fetchers.clear()
 
     async def pull(self, only: Callable[[str], bool] | None = None) -> Pulled:
@@ -279,10 +266,8 @@ class Puller:
             if pulled.ended:
                 return pulled
             if _LEADER not in self.fetchers:
-                raise HostError(
-                    f"nobody tells when job {self.job_id} ends: {'; '.join(pulled.silent)}",
-                    node=_LEADER,
-                )
+                why = "; ".join(pulled.silent)
+                raise HostError(f"nobody tells when job {self.job_id} ends: {why}", node=_LEADER)
             await asyncio.sleep(every_s)
 
     def _owners(self, nodes: Sequence[str]) -> dict[str, str]:
@@ -299,7 +284,7 @@ class Puller:
             for name, entry in self.fetchers[node].listed.items():
                 other = owners.setdefault(name, node)
                 theirs = self.fetchers[other].listed[name] if other in nodes else self.pulled[name]
-                if name.startswith(_LOGGED) and entry.bytes > theirs.bytes:
+                if name.startswith(LOGGED) and entry.bytes > theirs.bytes:
                     owners[name] = node
         return owners
 

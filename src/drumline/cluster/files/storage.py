@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import Note, Remote, all_of, host_error, node_python
@@ -66,13 +67,9 @@ async def keep_copies(
     """
 
     async def ask(remote: Remote) -> str:
+        root, writer = remote.machine.root, remote.machine.name
         request = CopyRequest(
-            root=remote.machine.root,
-            job=job_id,
-            url=url,
-            writer=remote.machine.name,
-            every_s=every_s,
-            check=check,
+            root=root, job=job_id, url=url, writer=writer, every_s=every_s, check=check
         )
         argv = [node_python(remote.machine), "-m", "drumline.node.keeper"]
         done = await remote.run(argv, given=encode(**request.to_json()), timeout_s=_ANSWER_S)
@@ -148,10 +145,7 @@ def stored_runs(url: str) -> list[StoredRun]:
 
 
 def latest_run(url: str) -> StoredRun | None:
-    """Return the run in the cluster's storage that was at work last and has checkpoints, or None.
-
-    Scripts, and runs that have just begun, are nothing to go on from.
-    """
+    """Return the run in the storage that was at work last and has checkpoints, or None."""
     runs = (run for run in stored_runs(url) if run.resumable)
     return max(runs, key=lambda run: run.changed, default=None)
 
@@ -211,10 +205,7 @@ async def offer_checkpoints(
         if storage is None:
             raise UsageError("latest means the storage's, but cluster.yaml names none; name a job")
         if (found := await asyncio.to_thread(latest_run, storage)) is None:
-            raise UsageError(
-                f"the storage {shown_url(storage)} has no run with checkpoints yet; leave --resume "
-                f"out"
-            )
+            raise UsageError(sentence("checkpoints-not-stored", shown=shown_url(storage)))
         job = found.run
     place = f"jobs/{job}/run"
     there = ["sh", "-c", 'ls -d "$1"/step-*', "sh", f"{leader.machine.root}/{place}/checkpoints"]
@@ -223,10 +214,7 @@ async def offer_checkpoints(
     if pulled is not None and any((pulled / "run" / "checkpoints").glob("step-*")):
         return await _send(leader, job, pulled / "run", note)
     if storage is None:
-        raise UsageError(
-            f"nobody has checkpoints of {job}: not the leader, and it was not pulled; name another "
-            f"job (drumline status), or a storage in cluster.yaml"
-        )
+        raise UsageError(sentence("checkpoints-nowhere", job=job))
     with tempfile.TemporaryDirectory() as folder:
         note(f"{job}: from {shown_url(storage)}")
         run = await asyncio.to_thread(fetch_run, storage, job, Path(folder) / "run")

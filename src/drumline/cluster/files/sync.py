@@ -24,17 +24,27 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 import drumline
+from drumline.cluster.errors import sentence
 from drumline.cluster.files.manifest import FolderManifest, scan_project
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.providers import Machine
-from drumline.cluster.ssh.remote import NodeSession, Note, Remote, all_of, host_error, last_line
+from drumline.cluster.ssh.remote import (
+    Done,
+    NodeSession,
+    Note,
+    Remote,
+    all_of,
+    host_error,
+    last_line,
+)
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.json_lines import FRAME_BYTES, Message, pack_frames
 from drumline.node.folder import Entry
 
+T = TypeVar("T")
 _PUSH_S = 600.0
 _ASK_S = 60.0
 
@@ -91,21 +101,17 @@ async def push_package(remote: Remote, package: Package | None = None) -> bool:
         ["sh", "-c", unpack, "sh", root, name], given=package.archive, timeout_s=_PUSH_S
     )
     if done.code:
-        raise host_error(
-            remote.machine,
-            "package",
-            f"Drumline cannot be put into {shlex.quote(root)}: "
-            f"{_reason(done.stderr) or f'exit code {done.code}'}",
-        )
+        why = f"Drumline cannot be put into {shlex.quote(root)}: {_reason(done)}"
+        raise host_error(remote.machine, "package", why)
     return True
 
 
-def _reason(stderr: bytes) -> str:
+def _reason(done: Done) -> str:
     """Return the line that says why: tar complains of each file, and sums that up at the end."""
-    for line in stderr.decode(errors="replace").splitlines():
+    for line in done.complaint.splitlines():
         if line.endswith(("No space left on device", "Disk quota exceeded")):
             return f"{line.removeprefix('tar: ')}; make room there, then again: drumline up"
-    return last_line(stderr)
+    return last_line(done.stderr) or f"exit code {done.code}"
 
 
 ROUNDS = 3
@@ -144,9 +150,7 @@ async def sync_folder(
 
     `apart`: a folder that stays here: the storage, into which nodes may be writing.
 
-    Raises:
-        UsageError: the folder cannot be sent; the nodes are as they were.
-        HostError: a node is lost, or cannot take it; the others are as they were, or finished.
+    After a UsageError the nodes are as they were; after a HostError the others are, or finished.
     """
     pack = _small_file_cache()
     scan = functools.partial(scan_project, folder, home.sync, apart)
@@ -155,10 +159,7 @@ async def sync_folder(
         if not changed:
             return results
         note(f"sync: {changed[0]} changed meanwhile; looking again ({number + 1})")
-    raise UsageError(
-        f"{changed[0]} keeps changing while it is sent; wait until that has ended, or write it "
-        f"into .drumlineignore"
-    )
+    raise UsageError(sentence("file-keeps-changing", path=changed[0]))
 
 
 async def _sync_once(
@@ -262,30 +263,24 @@ def _command(remote: Remote) -> list[str]:
     return ["env", f"PYTHONPATH={root}/lib", "python3", "-S", "-m", "drumline.node.receive", root]
 
 
-async def _within(session: NodeSession, writing: Awaitable[None]) -> None:
+async def _within(
+    session: NodeSession, step: Awaitable[T], limit_s: float = _WRITE_S, what: str = "taken nothing"
+) -> T:
+    """Bound a step of the exchange in time."""
     try:
-        await asyncio.wait_for(writing, _WRITE_S)
+        return await asyncio.wait_for(step, limit_s)
     except TimeoutError:
-        raise _stalled(session.machine, f"it has taken nothing for {_WRITE_S:.0f} s") from None
-
-
-def _stalled(machine: Machine, why: str) -> HostError:
-    text = f"the sync stands still: {why}; sync again, it goes on where this one ended"
-    return host_error(machine, _STALLED, text)
+        text = sentence("sync-stalled", what=what, limit_s=limit_s)
+        raise host_error(session.machine, _STALLED, text) from None
 
 
 async def _answer(session: NodeSession) -> Message:
-    try:
-        answer = await asyncio.wait_for(session.receive(), _ANSWER_S)
-    except TimeoutError:
-        raise _stalled(session.machine, f"it has not answered for {_ANSWER_S:.0f} s") from None
+    answer = await _within(session, session.receive(), _ANSWER_S, "not answered")
     if answer is None:
         done = await session.finish(_END_S)
-        said = last_line(done.stderr) if done else ""
-        why = f"the receiver ended with code {done.code if done else 'unknown'}"
-        why += f": {said}" if said else ""
-        why += "; bring the package there again: drumline up"
-        raise host_error(session.machine, "sync", why)
+        said = f": {last_line(done.stderr)}" if done and done.complaint else ""
+        code = done.code if done else "unknown"
+        raise host_error(session.machine, "sync", sentence("sync-ended", code=code, said=said))
     if "error" in answer:
         why = f"the folder cannot be put there: {answer['error']}; R/code is as it was"
         raise host_error(session.machine, "sync", why)

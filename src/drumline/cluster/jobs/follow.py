@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from drumline.cluster.files.pull import Puller
+from drumline.cluster.errors import sentence
+from drumline.cluster.files.pull import LOGGED, Puller
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import GONE
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, connected
-from drumline.cluster.ssh.remote import NodeSession, Note, Remote, node_command, revive
+from drumline.cluster.ssh.remote import NodeSession, Note, Remote, node_command, node_error, revive
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.json_lines import Message
 from drumline.node.job import JobState
@@ -78,10 +79,7 @@ class JobFollower:
         self._ends: dict[int, JobState] = {}
 
     async def run(self, remotes: Sequence[Remote], *, once: bool = False) -> JobState:
-        """Show what there is and what comes until the job has ended; returns how.
-
-        `once`: show what there is, and no more.
-        """
+        """Show what there is and, unless `once`, what comes until the job has ended; return how."""
         options = ["--once"] if once else []
         if self._rank is not None:
             options += ["--rank", str(self._rank)]
@@ -140,10 +138,7 @@ class JobFollower:
         for task in tasks.values():
             if task.done() and (error := task.exception()) is not None:
                 raise error
-        raise HostError(
-            f"no node tells of job {self.job_id} any more; ask again with: drumline logs "
-            f"{self.job_id}"
-        )
+        raise HostError(sentence("job-untold", job_id=self.job_id))
 
     async def _listen(self, session: NodeSession) -> None:
         node = session.machine.node
@@ -155,10 +150,7 @@ class JobFollower:
         if node not in self._ends:
             complaint = (await session.process.wait()).complaint
             why = complaint.splitlines()[-1] if complaint else "the connection was lost"
-            raise HostError(
-                f"{session.machine.name} does not tell of job {self.job_id} any more: {why}",
-                node=node,
-            )
+            raise node_error(session.machine, "job-untold-by", job=self.job_id, why=why)
 
     def _take(self, node: int, message: Message) -> None:
         if "text" in message:
@@ -215,11 +207,7 @@ async def follow_to_end(
         lost, told, until = error, "", time.monotonic() + _RETRY_S
     while time.monotonic() < until:
         if not home.read_facts().machines:
-            raise HostError(
-                f"the cluster {home.name} was removed meanwhile, and {follower.job_id} with it; "
-                f"what was pulled of it shows: drumline logs {follower.job_id}",
-                reason=GONE,
-            )
+            raise HostError(sentence("job-removed", home=home, follower=follower), reason=GONE)
         if lost.message != told:
             note(f"{lost.message}; connecting again")
         told = lost.message
@@ -235,14 +223,12 @@ async def follow_to_end(
 
 
 async def _follow(fleet: Fleet, follower: JobFollower, view: RunView | None) -> JobState:
-    if view is None:
-        return await follower.run(fleet.remotes)
-    async with drawn(view, fleet.remotes, follower.job_id):
-        return await follower.run(fleet.remotes)
+    remotes = fleet.remotes
+    async with drawn(view, remotes, follower.job_id) if view else contextlib.nullcontext():
+        return await follower.run(remotes)
 
 
 _EVERY_S = 0.5
-_GROWING = ("run/events/", "run/logs/")
 _SMALL = ("state.json", "run/spec.yaml", "run/manifest.json", "run/summary.json")
 
 
@@ -284,7 +270,7 @@ async def _draw(view: RunView, puller: Puller, over: asyncio.Event) -> None:
     while not last:
         last = over.is_set()
         with contextlib.suppress(ClusterError):  # the job's own connection tells of that
-            pulled = await puller.pull(lambda name: name in _SMALL or name.startswith(_GROWING))
+            pulled = await puller.pull(lambda name: name in _SMALL or name.startswith(LOGGED))
             if last and pulled.ended:
                 await puller.pull()
         view.update()

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.files.storage import keep_copies, offer_checkpoints
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
@@ -33,6 +34,7 @@ from drumline.cluster.ssh.remote import (
     all_of,
     last_line,
     node_command,
+    node_error,
     raise_for_all,
     revive,
 )
@@ -124,15 +126,10 @@ class Submission:
         try:
             await keep_copies(fleet.remotes, url, self.job_id, check=check)
         except HostError as error:
-            self._note(
-                f"{error.message}; drumline pull copies it from here instead, and so does down"
-            )
+            self._note(sentence("copies-refused", error=error))
         else:
             if not check:
-                self._note(
-                    f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
-                    f"drumline pull and drumline down copy what they may not"
-                )
+                self._note(sentence("copies-unchecked", shown=shown_url(url)))
 
 
 class _QueueNotice:
@@ -161,10 +158,7 @@ def make_job_id(request: Request) -> str:
 async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | None = None) -> str:
     """Submit a job to all nodes of a cluster, and return its id; it runs on without the laptop.
 
-    `remotes`: the nodes, in node order: the first leads.
-
-    Raises:
-        ClusterError: it could not be started; holds what each node says. Nothing runs then.
+    The first of `remotes` leads. Where one node refuses the job, nothing runs.
     """
     job_id = job_id or make_job_id(request)
     sessions = await start_job(remotes, request, job_id)
@@ -212,7 +206,7 @@ async def _ask_any(
             continue
         if is_answer(done):
             return done
-        lost.append(_complain(remote.machine, done.stderr))
+        lost.append(_unfit(remote.machine, done.stderr))
     raise_for_all(lost)
     raise HostError("the cluster has no nodes; make it with: drumline up")
 
@@ -220,10 +214,7 @@ async def _ask_any(
 async def start_job(
     remotes: Sequence[Remote], request: Request, job_id: str, *, follow: bool = False
 ) -> list[NodeSession]:
-    """Start a submitted job on all nodes of a cluster, one command per node; returns these.
-
-    `follow`: they go on, and stream the job for `JobFollower.listen`.
-    """
+    """Start a job on all nodes, one command each; with `follow`, these go on and stream the job."""
     options = ["--follow"] if follow else []
     sessions = await NodeSession.start_all(
         remotes, lambda remote: node_command(remote.machine, "submit", *options)
@@ -267,21 +258,13 @@ async def _answer(session: NodeSession) -> Message:
     try:
         answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:
-        raise HostError(
-            f"{session.machine.name} has not answered within {_TAKE_S:g} s; is it alive? "
-            f"drumline ssh {session.machine.name}",
-            node=session.machine.node,
-        ) from None
+        raise node_error(session.machine, "node-silent", take_s=_TAKE_S) from None
     if answer is None:
-        raise _complain(session.machine, (await session.process.wait()).stderr)
+        raise _unfit(session.machine, (await session.process.wait()).stderr)
     if "error" in answer:
         raise revive(answer["error"], f"{session.machine.name}: ")
     return answer
 
 
-def _complain(machine: Machine, stderr: bytes) -> HostError:
-    why = last_line(stderr) or "it says nothing"
-    return HostError(
-        f"{machine.name} cannot run drumline ({why}); provision it again with: drumline up",
-        node=machine.node,
-    )
+def _unfit(machine: Machine, stderr: bytes) -> HostError:
+    return node_error(machine, "node-unfit", why=last_line(stderr) or "it says nothing")

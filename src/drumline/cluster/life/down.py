@@ -13,14 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, locked
-from drumline.cluster.life.receipt import (
-    Receipt,
-    bill,
-    every_machine,
-    keep_receipt,
-    machines_from,
-)
+from drumline.cluster.life.receipt import Receipt, bill, every_machine, keep_receipt, machines_from
 from drumline.cluster.providers import Machine, Reporter, Resource, build_provider
 from drumline.cluster.spec import ClusterSpec, known_clusters
 from drumline.cluster.ssh.config import end_shared
@@ -35,10 +30,6 @@ from drumline.core.errors import (
 from drumline.spec.load import read_file
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_WAY_OUT = (
-    "run drumline down again when it answers, or give it up with what is on it: drumline down "
-    "--forget worker1 (say which)"
-)
 
 
 def take_down(
@@ -54,18 +45,14 @@ def take_down(
     `identity`: the id of a cluster that another machine has made.
     `give_up`: machines of the user's own that need not answer: what is on them stays.
 
-    Raises:
-        ClusterError: something is still there; the folder stays, so that `down` can go on.
+    Where something is still there, the folder stays, so that `down` can go on.
     """
     with _locked(home):
         provider = build_provider(spec, home)
         if identity is not None:
             own = home.read_facts().id
             if own not in (None, identity) and provider.resources():
-                raise UsageError(
-                    f"this machine has a cluster {home.name} of its own ({own}); remove that "
-                    f"first, without --id"
-                )
+                raise UsageError(sentence("cluster-of-its-own", home=home, own=own))
             provider.adopt(identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
         there = tuple(provider.resources())
@@ -75,7 +62,7 @@ def take_down(
             provider.remove(report)
         except HostError as error:
             if not given_up:  # else we look at what is left
-                raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
+                raise HostError(sentence("down-again", why=error.message), **error.fields) from None
         left = tuple(provider.resources())
         ended, ids = time.time(), {machine.identity for machine in living}
         machines = [one.at(until=ended) if one.identity in ids else one for one in machines]
@@ -96,10 +83,7 @@ def take_down(
 def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machine:
     """Find one of a cluster's machines that the user owns: by worker1, its host, or host:port."""
     if spec.provider != "ssh":
-        raise UsageError(
-            f"--forget is about machines of your own (ssh), but {spec.name} is of {spec.provider}, "
-            f"whose machines go with the cluster; leave it out"
-        )
+        raise UsageError(sentence("forget-needs-own-machines", spec=spec))
     found = [one for one in machines if name in (one.name, one.host, one.identity)]
     if len(found) != 1:
         names = ", ".join(f"{one.name} ({one.identity})" for one in machines)
@@ -122,7 +106,7 @@ def _locked(home: ClusterHome) -> Iterator[None]:
 def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
     stays = [one for one in left if _owner(one, given_up) is None]
     if silent := [one.detail for one in stays if one.state == "unknown"]:
-        raise HostError(f"{'; '.join(silent)}; {_WAY_OUT}", reason="remove")
+        raise HostError(sentence("down-again", why="; ".join(silent)), reason="remove")
     if stays:
         names = ", ".join(f"{one.kind} {one.identity} ({one.state})" for one in stays)
         raise ClusterError(f"still there: {names}; wait a moment, then again: drumline down")
@@ -131,11 +115,7 @@ def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
 def _given_up(left: Sequence[Resource], given_up: Sequence[Machine]) -> tuple[str, ...]:
     """Say what stays on machines that were given up, and how it goes."""
     owners = {one.node: one for what in left if (one := _owner(what, given_up)) is not None}
-    return tuple(
-        f"what is on {one.name} ({one.user}@{one.host}) stays, as far as it is there; remove it by "
-        f"hand: end what runs there, then rm -rf {one.root}"
-        for one in owners.values()
-    )
+    return tuple(sentence("given-up", machine=one) for one in owners.values())
 
 
 def _owner(resource: Resource, machines: Sequence[Machine]) -> Machine | None:
@@ -177,10 +157,7 @@ def _doubts(
     if spec.provider != "ec2" or not unsure:
         return ()
     if not there:
-        return (
-            f"none of its {len(unsure)} machines was there any more: they have ended themselves, "
-            f"or these are not the credentials of the account that they are in",
-        )
+        return (sentence("none-there", count=len(unsure)),)
     names = ", ".join(f"{machine.name} ({machine.identity})" for machine in unsure)
     return (f"nobody knows when {names} ended: counted up to the deadline, which is the most",)
 
@@ -200,10 +177,7 @@ class Reaped:
 def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
     """Take down what all clusters have: in the AWS account, simulated, on the user's own machines.
 
-    `regions`: of EC2; none: all that the account can use.
-
-    Raises:
-        ClusterError: something stays; names it. All else is removed.
+    `regions`: of EC2; none: all that the account can use. What stays keeps nothing else from going.
     """
     from drumline.cluster.providers.ec2 import removal
     from drumline.cluster.providers.ec2.cloud import Cloud, open_session

@@ -6,7 +6,7 @@
                              a tunnel is open or a node is set up, and when the limits are set
 
 A timer on the node checks these each minute (`limits.sh`); the laptop is not needed. Each `up`
-decides the deadline (`Lifetime`), and records the limits that it was computed from:
+decides the deadline, and records the limits that it was computed from:
 
     all nodes are new        from the first one's start: max_hours, or what the budget pays for
     again                    what it was; what `extend` has added stays
@@ -26,13 +26,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterFacts, ClusterHome
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Machine, Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.remote import Remote, host_error
+from drumline.cluster.ssh.remote import Remote, host_error, node_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from drumline.core.json_lines import Message
 
@@ -62,12 +62,8 @@ async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None
     idle = "" if idle_minutes is None else f"{idle_minutes:g}"
     folder = f"{remote.machine.root}/limits"
     done = await remote.run(["sh", "-c", _SET, "sh", folder, f"{deadline:.0f}", idle], timeout_s=30)
-    if done.code != 0:
-        raise HostError(
-            f"{remote.machine.name} did not take its limits: {done.complaint}; is its disk "
-            f"full? Look with: drumline ssh {remote.machine.name} df -h",
-            node=remote.machine.node,
-        )
+    if done.code:
+        raise node_error(remote.machine, "limits-refused", why=done.complaint)
 
 
 @contextlib.asynccontextmanager
@@ -106,19 +102,13 @@ def describe_deadline(deadline: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(deadline))
 
 
-_KEYS = ("max_hours", "budget_usd", "idle_minutes")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """How long nodes may live."""
+    """How long nodes may live; the first three are fields of `ClusterFacts`."""
 
     deadline: float | None
-    """when they end themselves, as seconds of the epoch; None: never, they are the user's own"""
     began: float = 0.0
-    """since when the budget counts"""
     limits: Mapping[str, float | None]
-    """what it was reckoned from"""
     changes: tuple[str, ...] = ()
     """limits that are others than the last time: `max_hours 8 → 10`"""
 
@@ -130,17 +120,12 @@ class Lifetime:
 def refuse_passed(spec: ClusterSpec, home: ClusterHome, noted: Sequence[Machine]) -> None:
     """Refuse new lifetime limits that would shut the cluster's nodes down at once."""
     facts, now = home.read_facts(), time.time()
-    deadline = facts.deadline
-    if deadline is None or deadline <= now:  # they have ended already
+    if facts.deadline is None or facts.deadline <= now:  # they have ended already
         return
-    moved = deadline + _moved_s(spec, facts, sum(one.price_usd for one in noted))
-    if moved <= now:
+    if facts.deadline + _moved_s(spec, facts, sum(one.price_usd for one in noted)) <= now:
         changes = ", ".join(_changes(spec, facts))
         hours = (now - min((one.since for one in noted), default=now)) / 3600
-        raise ClusterError(
-            f"{changes}: by that, the nodes would end at once, since they have been there for "
-            f"{hours:.1f} h; allow more, or remove them: drumline down"
-        )
+        raise ClusterError(sentence("limits-passed", changes=changes, hours=hours))
 
 
 def decide_term(
@@ -152,18 +137,15 @@ def decide_term(
     former: Sequence[Machine],
 ) -> Lifetime:
     """Decide until when a cluster's nodes may live; `made` are those that were not there before."""
-    facts, limits = home.read_facts(), _limits(spec)
+    facts, limits, now = home.read_facts(), _limits(spec), time.time()
     if spec.provider == "ssh":
         return Lifetime(deadline=None, limits=limits)
-    now = time.time()
     price = sum(machine.price_usd for machine in machines)
-    known = facts.deadline
-    if known is None or len(made) == len(machines):
+    if facts.deadline is None or len(made) == len(machines):
         began = min((machine.since for machine in machines if machine.since), default=now)
         deadline = began + _allowed_hours(spec, price) * 3600
         return Lifetime(deadline=deadline, began=began, limits=limits)
-    began = facts.began
-    deadline = known + _moved_s(spec, facts, price)
+    began, deadline = facts.began, facts.deadline + _moved_s(spec, facts, price)
     if made and spec.budget_usd is not None and price:
         counted = [*(one for one in former if one.since >= began), *machines]
         spent = sum(line.usd for line in bill(counted, now, None))
@@ -172,20 +154,16 @@ def decide_term(
 
 
 def _limits(spec: ClusterSpec) -> dict[str, float | None]:
-    return {key: getattr(spec, key) for key in _KEYS}
+    return {key: getattr(spec, key) for key in ("max_hours", "budget_usd", "idle_minutes")}
 
 
 def _changes(spec: ClusterSpec, facts: ClusterFacts) -> tuple[str, ...]:
-    new, old = _limits(spec), facts.limits or {}
-    return tuple(
-        f"{key} {_word(old[key])} → {_word(new[key])}"
-        for key in _KEYS
-        if key in old and old[key] != new[key]
-    )
+    def shown(value: float | None) -> str:
+        return "none" if value is None else f"{value:g}"
 
-
-def _word(value: float | None) -> str:
-    return "none" if value is None else f"{value:g}"
+    old = facts.limits or {}
+    changed = {key: new for key, new in _limits(spec).items() if old.get(key, new) != new}
+    return tuple(f"{key} {shown(old[key])} → {shown(new)}" for key, new in changed.items())
 
 
 def _moved_s(spec: ClusterSpec, facts: ClusterFacts, price_usd: float) -> float:
@@ -228,18 +206,14 @@ async def find_gone(
     spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
 ) -> list[HostError]:
     """Return an error for each node that has shut down: `node` says which, `reason` is gone."""
-    ended = await find_ended(partial(build_provider, spec, home), machines)
     why = f"has ended {_when(home)}; drumline up makes it again"
+    ended = await find_ended(lambda: build_provider(spec, home), machines)
     return [host_error(machine, GONE, why) for machine in ended]
 
 
 def cluster_gone(home: ClusterHome) -> HostError:
     """Return the error for a cluster whose nodes have all shut down or were removed."""
-    return HostError(
-        f"the cluster {home.name} is gone: its nodes have ended {_when(home)}; make it again with: "
-        f"drumline up, or clear up after it with: drumline down",
-        reason=GONE,
-    )
+    return HostError(sentence("cluster-gone", home=home, when=_when(home)), reason=GONE)
 
 
 def _when(home: ClusterHome) -> str:
@@ -247,7 +221,6 @@ def _when(home: ClusterHome) -> str:
     deadline = home.read_facts().deadline
     if deadline is None:
         return "or were removed"
-    at = describe_deadline(deadline)
     if deadline < time.time():
-        return f"at the limit ({at}), or before"
-    return f"before the limit ({at}), idle or otherwise"
+        return f"at the limit ({describe_deadline(deadline)}), or before"
+    return f"before the limit ({describe_deadline(deadline)}), idle or otherwise"

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from drumline.core.errors import UsageError
-from drumline.core.json_lines import Message
+from drumline.core.json_lines import Message, Record
 
 if TYPE_CHECKING:
     from drumline.cluster.home import ClusterHome
@@ -31,7 +31,7 @@ TWIN_PROXY = f"{Path(__file__).parent}{_REACH}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class Machine(Record):
     """Where a node is, and how to reach it. Node 0 is the leader."""
 
     node: int
@@ -60,10 +60,6 @@ class Machine:
     def name(self) -> str:
         """What it is called: worker0 is the leader."""
         return f"worker{self.node}"
-
-    def to_json(self) -> Message:
-        """Return plain values."""
-        return asdict(self)
 
     @classmethod
     def from_json(cls, values: Message) -> Self:

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TextIO
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.config import hang_up
 from drumline.core.errors import ClusterError, UsageError
@@ -126,10 +127,10 @@ class PlaybookRun:
 
     folder: Path
     inventory: Message
-    """in the form of an inventory file"""
+    """`inventory_list`"""
     variables: Mapping[str, object]
     playbooks: Sequence[Path]
-    limit: Sequence[str]
+    limit: tuple[str, ...]
     """the nodes that it is for"""
 
     async def run(self, report: Reporter, *, timeout_s: float = 7200.0) -> Outcome:
@@ -155,8 +156,7 @@ class PlaybookRun:
                     return await self._follow(process, report)
             except TimeoutError:
                 raise ClusterError(
-                    f"provisioning took longer than {timeout_s:.0f} s and was ended; the log is "
-                    f"{self.folder / 'last.log'}; run drumline up again to continue"
+                    sentence("provision-slow", timeout_s=timeout_s, log=self.folder / "last.log")
                 ) from None
             finally:
                 await _end(process)
@@ -170,7 +170,7 @@ class PlaybookRun:
         site = [{"ansible.builtin.import_playbook": str(path)} for path in self.playbooks]
         for name, text in {
             "ansible.cfg": config,
-            "inventory.json": json.dumps(self.inventory, indent=2),
+            "inventory.json": json.dumps(static_inventory(self.inventory), indent=2),
             "variables.json": json.dumps(self.variables),
             "site.yml": json.dumps(site, indent=2),
         }.items():
@@ -206,10 +206,7 @@ def ansible_program() -> str:
     """Return the path of `ansible-playbook` in the environment of this Python."""
     path = Path(sys.executable).parent / "ansible-playbook"
     if not path.is_file():
-        raise ClusterError(
-            "ansible-core is not installed, which sets up the nodes; install it with: "
-            "pip install 'drumline[cluster]'"
-        )
+        raise ClusterError(sentence("ansible-missing"))
     return str(path)
 
 

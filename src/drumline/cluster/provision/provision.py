@@ -4,10 +4,9 @@
 2. Ansible, for the nodes whose stamp is another: our playbook, then the user's
 3. the stamp is written on the nodes where all of it went well
 
-The stamp is a hash of all that the environment is made of. It covers a user's playbook and files
-that this refers to: by their location beside it (roles, group_vars, …), or by name, in it or in one
-that is named there (import_tasks, the source of a copy, …). A name that a task computes as it runs
-cannot be known here.
+The stamp is a hash of all that the environment is made of, a user's playbook included, and files
+that this refers to: by their location beside it (roles, group_vars, …), or by name (import_tasks,
+the source of a copy, …). A name that a task computes as it runs cannot be known here.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -31,18 +30,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
-from drumline.cluster.provision.playbook import (
-    Failure,
-    Outcome,
-    PlaybookRun,
-    inventory_list,
-    static_inventory,
-)
+from drumline.cluster.provision.playbook import Failure, Outcome, PlaybookRun, inventory_list
 from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
-from drumline.cluster.ssh.remote import Remote
+from drumline.cluster.ssh.remote import Remote, node_error
 from drumline.core.errors import ClusterError, HostError, SpecError
 from drumline.core.files import stays_inside
 
@@ -63,11 +57,6 @@ class EnvironmentFiles:
     requirements: dict[str, str] = field(default_factory=dict)
     """each requirements file by its path relative to the first one's folder, which comes first"""
     playbook: Path | None = None
-
-    @property
-    def first(self) -> str:
-        """The file to install from; "" where there is none."""
-        return next(iter(self.requirements), "")
 
 
 def read_environment_files(spec: EnvironmentSpec, folder: Path) -> EnvironmentFiles:
@@ -94,8 +83,7 @@ def _add_requirements(found: dict[str, str], folder: Path, name: str, named_by: 
         other = str(PurePosixPath(name).parent / reference)
         if not stays_inside(other):
             raise SpecError(
-                f"{folder / name} refers to {reference}, which is outside its folder and does not "
-                f"travel to the nodes; put it beside {name}"
+                sentence("requirements-outside", reference=reference, name=name, file=folder / name)
             )
         _add_requirements(found, folder, other, str(folder / name))
 
@@ -230,13 +218,6 @@ def _is_below(path: str, base: Path) -> bool:
     return os.path.isdir(path) and inside != "." and not inside.startswith("..")
 
 
-_PROBE = """
-if [ -x "$1/env/bin/python" ] && [ -r "$1/env/stamp" ]; then cat "$1/env/stamp"; fi
-echo
-for name in /usr/bin/python3 python3 /usr/local/bin/python3 /opt/pytorch/bin/python; do
-    if command -v "$name"; then break; fi
-done
-"""
 _NOTE = 'umask 022; cat > "$1/env/.stamp.part" && mv "$1/env/.stamp.part" "$1/env/stamp"'
 _PROBE_S = 60.0
 
@@ -251,12 +232,7 @@ class Provisioner:
     home: ClusterHome
 
     async def provision(self, remotes: Sequence[Remote], report: Reporter) -> tuple[str, ...]:
-        """Give all nodes their environment; returns the names of those that had to be changed.
-
-        Raises:
-            HostError: a node cannot have it; names node, task, and what was said there. The other
-                nodes have got theirs.
-        """
+        """Give all nodes that can have it their environment; returns the names of those changed."""
         spec = self.spec
         if spec.provider == "twin" and spec.environment.python == "auto":  # nodes have ours, too
             own = spec.environment.model_copy(update={"python": sys.executable})
@@ -271,87 +247,72 @@ class Provisioner:
         if not stale:
             return ()
         pythons = {name: python for name, (_, python) in found.items()}
-        names = tuple(remote.machine.name for remote in stale)
-        site = [PLAYBOOKS / "environment.yml", *([files.playbook] if files.playbook else [])]
-        variables = self._variables(spec, files, remotes)
-        run = self._run(remotes, site, names, variables, pythons)
+        run = PlaybookRun(
+            folder=self.home.ansible,
+            inventory=inventory_list(machines, self.home.ssh_config, pythons),
+            variables=_variables(spec, files, machines),
+            playbooks=[PLAYBOOKS / "environment.yml", *filter(None, [files.playbook])],
+            limit=tuple(remote.machine.name for remote in stale),
+        )
         async with kept_busy(remotes):  # an installation may take longer than a node may be idle
             outcome = await run.run(report)
         good = _finished(stale, outcome, alone=files.playbook is None)
         await asyncio.gather(*(_note(r, stamps[r.machine.name]) for r in good))
         self._raise_for(outcome)
-        return names
+        return run.limit
 
     async def install_services(
         self, remotes: Sequence[Remote], packages: Sequence[str], report: Reporter
     ) -> None:
         """Install packages on the leader, for `drumline jupyter` and `drumline tensorboard`."""
         _, python = await _probe(remotes[0])
-        name = remotes[0].machine.name
-        variables = {"drumline_services": list(packages)}
-        site = [PLAYBOOKS / "services.yml"]
-        outcome = await self._run(remotes, site, (name,), variables, {name: python}).run(report)
-        self._raise_for(outcome)
-
-    def _variables(
-        self, spec: ClusterSpec, files: EnvironmentFiles, remotes: Sequence[Remote]
-    ) -> dict[str, object]:
-        environment = {
-            **_environment(spec, files),
-            "leader": remotes[0].machine.address,
-            "nodes": len(remotes),
-            "login": spec.provider == "ec2",  # elsewhere the home folder is somebody's
-        }
-        return {
-            "drumline_maker": str(MAKER),
-            # in base64, so that nothing in the user's files is taken for a template
-            "drumline_environment": base64.b64encode(json.dumps(environment).encode()).decode(),
-            "drumline_requirements": files.first,
-            "drumline_system": spec.provider != "twin",  # there the system is the laptop's
-        }
-
-    def _run(
-        self,
-        remotes: Sequence[Remote],
-        playbooks: Sequence[Path],
-        names: Sequence[str],
-        variables: Mapping[str, object],
-        pythons: dict[str, str],
-    ) -> PlaybookRun:
-        machines = [remote.machine for remote in remotes]
-        document = inventory_list(machines, self.home.ssh_config, pythons)
-        return PlaybookRun(
+        name, machines = remotes[0].machine.name, [remote.machine for remote in remotes]
+        run = PlaybookRun(
             folder=self.home.ansible,
-            inventory=static_inventory(document),
-            variables=variables,
-            playbooks=playbooks,
-            limit=names,
+            inventory=inventory_list(machines, self.home.ssh_config, {name: python}),
+            variables={"drumline_services": list(packages)},
+            playbooks=[PLAYBOOKS / "services.yml"],
+            limit=(name,),
         )
+        self._raise_for(await run.run(report))
 
     def _raise_for(self, outcome: Outcome) -> None:
         log = self.home.ansible / "last.log"
         if not outcome.code:  # what failed, the user's playbook has rescued
             return
-        if outcome.failures:
-            first = outcome.failures[0]
-            others = {f.node: f for f in outcome.failures if f.node != first.node}
-            same = [node for node, f in others.items() if f.message == first.message]
-            message = _describe(first)
-            if same:
-                message += f"\nthe same on {', '.join(same)}"
-            for node, failure in others.items():
-                if node not in same:
-                    message += f"\n{_describe(replace(failure, message=failure.message[-400:]))}"
-            raise HostError(
-                f"{message}\nmend it and run drumline up again; the whole log is {log}",
-                node=first.node,
-                task=first.task,
-                nodes=", ".join([first.node, *others]),
+        if not outcome.failures:
+            raise ClusterError(
+                sentence("ansible-failed", log=log, said=outcome.output or "it gave no reason")
             )
-        raise ClusterError(
-            f"Ansible could not run the playbooks:\n{outcome.output or 'it gave no reason'}\n"
-            f"mend what it names; the log is {log}"
-        )
+        first = outcome.failures[0]
+        others = {f.node: f for f in outcome.failures if f.node != first.node}
+        same = [node for node, f in others.items() if f.message == first.message]
+        lines = [_describe(first), *([f"the same on {', '.join(same)}"] if same else [])]
+        for node, failure in others.items():
+            if node not in same:
+                lines.append(_describe(replace(failure, message=failure.message[-400:])))
+        lines.append(f"mend it and run drumline up again; the whole log is {log}")
+        nodes = ", ".join([first.node, *others])
+        raise HostError("\n".join(lines), node=first.node, task=first.task, nodes=nodes)
+
+
+def _variables(
+    spec: ClusterSpec, files: EnvironmentFiles, machines: Sequence[Machine]
+) -> dict[str, object]:
+    """Return the variables of `environment.yml`."""
+    environment = {
+        **_environment(spec, files),
+        "leader": machines[0].address,
+        "nodes": len(machines),
+        "login": spec.provider == "ec2",  # elsewhere the home folder is somebody's
+    }
+    return {
+        "drumline_maker": str(MAKER),
+        # in base64, so that nothing in the user's files is taken for a template
+        "drumline_environment": base64.b64encode(json.dumps(environment).encode()).decode(),
+        "drumline_requirements": next(iter(files.requirements), ""),
+        "drumline_system": spec.provider != "twin",  # there the system is the laptop's
+    }
 
 
 def _finished(stale: Sequence[Remote], outcome: Outcome, *, alone: bool) -> list[Remote]:
@@ -375,15 +336,11 @@ def _describe(failure: Failure) -> str:
 
 async def _probe(remote: Remote) -> tuple[str, str]:
     """Ask a node for its stamp, and for a Python that can run Ansible's modules."""
-    root, name = remote.machine.root, remote.machine.name
-    done = await remote.run(["sh", "-c", _PROBE, "sh", root], timeout_s=_PROBE_S)
+    script = Path(__file__).with_name("probe.sh").read_text()
+    done = await remote.run(["sh", "-c", script, "sh", remote.machine.root], timeout_s=_PROBE_S)
     stamp, _, python = done.stdout.decode(errors="replace").strip("\n").rpartition("\n")
     if not python.startswith("/"):
-        raise HostError(
-            f"{name} has no Python 3, which setting it up needs; install one there, "
-            f"e.g. apt install python3",
-            node=name,
-        )
+        raise node_error(remote.machine, "python-missing")
     return stamp.strip(), python
 
 
@@ -392,8 +349,4 @@ async def _note(remote: Remote, stamp: str) -> None:
     argv = ["sh", "-c", _NOTE, "sh", remote.machine.root]
     done = await remote.run(argv, given=stamp.encode(), timeout_s=_PROBE_S)
     if done.code:
-        raise HostError(
-            f"{remote.machine.name}: cannot write {remote.machine.root}/env/stamp: "
-            f"{done.complaint}; make room there, and run drumline up again",
-            node=remote.machine.name,
-        )
+        raise node_error(remote.machine, "stamp-unwritable", why=done.complaint)

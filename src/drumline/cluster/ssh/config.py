@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.keys import KEY, host_key_alias
@@ -27,23 +28,6 @@ from drumline.core.files import write_atomic
 
 ALIVE_S, ALIVE_COUNT = 5, 2
 """keepalive: its interval, and how many unanswered ones are allowed"""
-_FOR_ALL = f"""\
-Host *
-    UserKnownHostsFile {{known_hosts}}
-    GlobalKnownHostsFile /dev/null
-    StrictHostKeyChecking yes
-    CheckHostIP no
-    UpdateHostKeys no
-    PasswordAuthentication no
-    KbdInteractiveAuthentication no
-    ForwardAgent no
-    ServerAliveInterval {ALIVE_S}
-    ServerAliveCountMax {ALIVE_COUNT}
-    ConnectTimeout 15
-    ControlMaster auto
-    ControlPath {{sockets}}
-    ControlPersist 60
-"""
 _EXIT_S = 10.0
 _MAX_SOCKET_FOLDER = 45  # a socket's path has 103 characters; ssh adds 40 for %C and 18 of its own
 
@@ -51,13 +35,17 @@ _MAX_SOCKET_FOLDER = 45  # a socket's path has 103 characters; ssh adds 40 for %
 def write_config(home: ClusterHome, machines: Sequence[Machine]) -> Path:
     """Write the SSH configuration that OpenSSH and Ansible reach nodes with; returns its path."""
     home.make()
-    parts = ["# Written by Drumline, at each `up`. Use it with: ssh -F THIS-FILE worker0\n"]
-    parts += [_section(home, machine) for machine in machines]
-    parts.append(
-        _FOR_ALL.format(
-            known_hosts=_path(home.known_hosts), sockets=_path(socket_folder(home), "/%C")
-        )
-    )
+    for_all = Path(__file__).with_name("ssh_config").read_text()
+    parts = [
+        "# Written by Drumline, at each `up`. Use it with: ssh -F THIS-FILE worker0\n",
+        *(_section(home, machine) for machine in machines),
+        for_all.format(
+            known_hosts=_path(home.known_hosts),
+            sockets=_path(socket_folder(home), "/%C"),
+            alive_s=ALIVE_S,
+            alive_count=ALIVE_COUNT,
+        ),
+    ]
     write_atomic(home.ssh_config, "\n".join(parts), mode=0o600)
     return home.ssh_config
 
@@ -75,10 +63,7 @@ def socket_folder(home: ClusterHome) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-        raise ClusterError(
-            f"{folder} is not a folder of yours alone, so connections cannot be kept in it; remove "
-            f"it, or set TMPDIR to another folder"
-        )
+        raise ClusterError(sentence("sockets-not-private", folder=folder))
     return folder
 
 
@@ -130,17 +115,13 @@ def _path(path: Path, end: str = "") -> str:
     """Write a path so that OpenSSH reads it back: quoted, with %-signs that mean themselves."""
     text = str(path.absolute())
     if "${" in text:
-        raise ClusterError(
-            f"OpenSSH would take the ${{…}} in {text} for a variable; set DRUMLINE_HOME to a "
-            f"folder without it"
-        )
+        raise ClusterError(sentence("path-with-variable", text=text))
     return _quoted(text.replace("%", "%%") + end)
 
 
 def _quoted(value: str) -> str:
     """Write a value of the configuration so that spaces, quotes and # belong to it."""
-    value = _one_line(value)
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '"' + _one_line(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _one_line(value: str) -> str:

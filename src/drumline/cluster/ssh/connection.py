@@ -25,6 +25,7 @@ from typing import Any, Self
 
 import asyncssh
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
@@ -74,10 +75,8 @@ class RemoteProcess:
         except (OSError, asyncssh.Error):
             await asyncio.wait([self._listening], timeout=1.0)
             said = last_line(self._stderr)
-            ending = f"; it said: {said}" if said else ""
-            raise self._error_for(
-                f"the command ended before it had read its input{ending}"
-            ) from None
+            what = "the command ended before it had read its input"
+            raise self._error_for(f"{what}; it said: {said}" if said else what) from None
 
     async def end_input(self) -> None:
         """Close its standard input."""
@@ -184,21 +183,12 @@ async def _why_refused(
     refused = functools.partial(host_error, machine)
     if client.shown:
         pinned = " or ".join(asyncssh.import_public_key(p.key).get_fingerprint() for p in pins)
-        return refused(
-            "impostor",
-            f"an impostor is refused: it shows the host key {client.shown}, but "
-            f"{pinned} is pinned, so another machine answers there or someone is in between; "
-            f"nothing was sent. If you have replaced the machine yourself: drumline down, then up",
-        )
+        return refused("impostor", sentence("impostor", client=client, pinned=pinned))
     if isinstance(error, asyncssh.PermissionDenied):
         key = {None: "the cluster's key", "": "any key of your agent and ~/.ssh"}.get(
             machine.key_file, f"the key {machine.key_file}"
         )
-        return refused(
-            "auth",
-            f"it refuses {machine.user} with {key}; check user and key_file, and that the key is "
-            f"in its ~/.ssh/authorized_keys",
-        )
+        return refused("auth", sentence("auth", machine=machine, key=key))
     if isinstance(error, TimeoutError):
         return refused("silent", f"it does not let us in within {SIGN_IN_S:.0f} s, nor refuses")
     if isinstance(error, OSError | asyncssh.Error):
@@ -251,9 +241,8 @@ class Connection:
         """
         pins = read_pins(home, machine.node) if pins is None else pins
         if not pins:
-            raise host_error(
-                machine, "unpinned", "no host key is pinned for it; make it again: drumline up"
-            )
+            why = "no host key is pinned for it; make it again: drumline up"
+            raise host_error(machine, "unpinned", why)
         options = _sign_in_options(machine, home, pins)
         transport = await Transport.open(machine, SIGN_IN_S)
         client = ClientEvents()
@@ -290,9 +279,8 @@ class Connection:
             async with asyncio.timeout(timeout_s):
                 return await process.wait()
         except TimeoutError:
-            raise self._error(
-                f"{shlex.join(argv)[:80]} has not ended within {timeout_s:g} s", "timeout"
-            ) from None
+            what = f"{shlex.join(argv)[:80]} has not ended within {timeout_s:g} s"
+            raise self._error(what, "timeout") from None
         finally:
             feeding.cancel()
             process.stop()
@@ -306,10 +294,8 @@ class Connection:
         try:
             listener = await self._ssh.forward_local_port("127.0.0.1", local, "127.0.0.1", port)
         except OSError as error:
-            raise ClusterError(
-                f"port {local} of this machine cannot be used: {error.strerror or error}; choose "
-                f"another one, or 0 for any"
-            ) from None
+            why = error.strerror or error
+            raise ClusterError(sentence("port-taken", local=local, why=why)) from None
         except asyncssh.Error:
             raise self._error("no port can be forwarded") from None
         return listener.get_port()
@@ -336,11 +322,8 @@ class Connection:
             async with asyncio.timeout(CHANNEL_S):
                 await self._channels.acquire()
         except TimeoutError:
-            raise self._error(
-                f"{MAX_CHANNELS} commands run there already, and none has ended within "
-                f"{CHANNEL_S:.0f} s",
-                "busy",
-            ) from None
+            why = sentence("channels-taken", most=MAX_CHANNELS, seconds=CHANNEL_S)
+            raise self._error(why, "busy") from None
         try:
             process = await self._open_session("exec " + shlex.join(argv))
         except BaseException as error:
@@ -358,11 +341,8 @@ class Connection:
                 return await self._ssh.create_process(line, encoding=None)
             except asyncssh.ChannelOpenError as error:
                 if self._client.lost or time.monotonic() > deadline:
-                    raise self._error(
-                        f"its SSH server opens no more sessions ({error.reason}); allow "
-                        f"{MAX_CHANNELS + 2} with MaxSessions in its sshd_config",
-                        "busy",
-                    ) from None
+                    why = sentence("sessions-taken", error=error, most=MAX_CHANNELS + 2)
+                    raise self._error(why, "busy") from None
             await asyncio.sleep(_AGAIN_S)
 
     def _error(self, what: str, reason: str = "lost") -> HostError:
@@ -380,16 +360,10 @@ class Connection:
             raise self._error("it lets us in, but runs no command", "silent") from None
         noise, found, facts = done.stdout.decode(errors="replace").rpartition("drumline|")
         if not found:
-            raise self._error(
-                f"its shell runs no commands (it said {done.stdout[:80] + done.stderr[:80]!r})",
-                "noise",
-            )
+            said = done.stdout[:80] + done.stderr[:80]
+            raise self._error(f"its shell runs no commands (it said {said!r})", "noise")
         if noise:
-            raise self._error(
-                f"its shell prints {noise[:40]!r} before each command, which garbles what is sent; "
-                f"print only where there is a terminal (ask [ -t 1 ] in ~/.bashrc)",
-                "noise",
-            )
+            raise self._error(sentence("noise", noise=noise[:40]), "noise")
         folder, _, python = facts.rstrip("\n").rpartition("|")
         if python != "True":
             raise self._error("it has no python3 of 3.8 or newer; install one", "no-python")

@@ -127,10 +127,7 @@ _LOOK_S = 3.0  # after so long without all nodes the provider is asked whether t
 
 
 def run_on(nodes: AbstractAsyncContextManager[N], work: Callable[[N], Awaitable[T]]) -> T:
-    """Run an operation on a cluster's nodes, in an event loop of its own.
-
-    `nodes`: connects to them: `connected` or `reached`.
-    """
+    """Run an operation on what `connected` or `reached` gives, in an event loop of its own."""
 
     async def run() -> T:
         async with nodes as opened:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from drumline.cluster.errors import sentence
 from drumline.core.errors import ERRORS, DrumlineError, HostError
 from drumline.core.json_lines import HEADER, JsonLines, Message, encode, unpack_frame
 
@@ -75,6 +76,11 @@ def host_error(machine: Machine, reason: str, message: str) -> HostError:
         host=machine.host,
         reason=reason,
     )
+
+
+def node_error(machine: Machine, name: str, /, **values: object) -> HostError:
+    """Return an error about a node, by its name in `errors.yaml`: there, {machine} is the node."""
+    return HostError(sentence(name, machine=machine, **values), node=machine.node)
 
 
 def last_line(output: bytes | bytearray) -> str:
@@ -194,11 +200,7 @@ async def settled(works: Iterable[Awaitable[T]]) -> list[T | Exception]:
 
 
 async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Run SSH operations on all nodes at once, each to its end; returns their results in order.
-
-    Raises:
-        DrumlineError: what failed on one node, or one error for all the nodes that failed.
-    """
+    """Run SSH operations on all nodes at once, as `settled` does, and raise for those that fail."""
     results = await settled(works)
     raise_for_all([result for result in results if isinstance(result, Exception)])
     return [result for result in results if not isinstance(result, Exception)]

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.ssh.connection import Connection
 from drumline.cluster.ssh.keys import Origin, Pin, forget_host_key, plain_key, read_pins, write_pins
@@ -45,9 +45,7 @@ async def rotate_host_key(
     """Have a node make its own SSH host key, and pin it; returns whether that was necessary.
 
     Only keys that were injected are exchanged: those of machines that one owns stay as they are.
-
-    Raises:
-        HostError: it did not work; whatever the node shows now is among the pinned keys.
+    Where it fails, whatever the node shows now is among the pinned keys.
     """
     node = remote.machine.node
     pins = read_pins(home, node)
@@ -56,7 +54,7 @@ async def rotate_host_key(
     place = place or HostKeyPlace()
     made = Pin(key=await _make(remote, place, pins), origin=Origin.MADE_THERE)
     write_pins(home, node, [*(pin for pin in pins if pin.key != made.key), made])
-    await _install(remote, place)
+    await _run(remote, place, "put its new host key in place", "install", *place.reload)
     await _see(remote, home, made)
     write_pins(home, node, [made])
     forget_host_key(home, node)
@@ -65,31 +63,12 @@ async def rotate_host_key(
 
 async def _make(remote: Remote, place: HostKeyPlace, pins: Sequence[Pin]) -> str:
     """Step 1; returns the new public key. One that is in its place already counts, too."""
-    old, new = shlex.quote(place.path), shlex.quote(f"{place.path}.drumline")
     expected = [pin.key for pin in pins if pin.origin is Origin.INJECTED]
-    script = (
-        f"set -e; umask 077; in=$(cut -d' ' -f1,2 {old}.pub); "
-        f"case $in in {'|'.join(shlex.quote(key) for key in expected)}) ;; "
-        f'*) echo "$in"; exit 0;; esac; '
-        f"[ -s {new}.pub ] || {{ rm -f {new}; ssh-keygen -q -t ed25519 -N '' -C '' -f {new}; }}; "
-        f"cat {new}.pub"
-    )
+    made = await _run(remote, place, "make a host key", "make", *expected)
     try:
-        return plain_key((await _sudo(remote, place, script, "make a host key")).decode())
+        return plain_key(made.decode())
     except ClusterError as error:
-        if isinstance(error, HostError):
-            raise
         raise host_error(remote.machine, "rotation", error.message) from None
-
-
-async def _install(remote: Remote, place: HostKeyPlace) -> None:
-    """Step 3. The public half goes last: it says that the private one is in its place."""
-    old, new = shlex.quote(place.path), shlex.quote(f"{place.path}.drumline")
-    script = (
-        f"set -e; if [ -e {new}.pub ]; then [ ! -e {new} ] || mv -f {new} {old}; "
-        f"chmod 644 {new}.pub; mv -f {new}.pub {old}.pub; fi; {shlex.join(place.reload)}"
-    )
-    await _sudo(remote, place, script, "put its new host key in place")
 
 
 async def _see(remote: Remote, home: ClusterHome, made: Pin) -> None:
@@ -100,12 +79,8 @@ async def _see(remote: Remote, home: ClusterHome, made: Pin) -> None:
             connection = await Connection.open(remote.machine, home, pins=[made])
         except HostError as error:
             if time.monotonic() > deadline:
-                raise host_error(
-                    remote.machine,
-                    "rotation",
-                    f"its SSH server does not show the new host key within {_SEEN_S:.0f} s "
-                    f"({error.message}); both keys stay pinned, so try again: drumline up",
-                ) from None
+                why = sentence("rotation-unseen", seen_s=_SEEN_S, error=error)
+                raise host_error(remote.machine, "rotation", why) from None
             await asyncio.sleep(_AGAIN_S)
         else:
             with contextlib.suppress(HostError):
@@ -113,12 +88,12 @@ async def _see(remote: Remote, home: ClusterHome, made: Pin) -> None:
             return
 
 
-async def _sudo(remote: Remote, place: HostKeyPlace, script: str, what: str) -> bytes:
-    """Run a script as whoever may write the key: the user itself, or root."""
-    may = 'if [ -w "$1" ]; then exec sh -c "$2"; else exec sudo -n sh -c "$2"; fi'
-    done = await remote.run(
-        ["sh", "-c", may, "sh", os.path.dirname(place.path), script], timeout_s=_STEP_S
-    )
+async def _run(remote: Remote, place: HostKeyPlace, what: str, step: str, *args: str) -> bytes:
+    """Run a step of `rotation.sh` as whoever may write the key: the user itself, or root."""
+    script = Path(__file__).with_name("rotation.sh").read_text()
+    may = 'if [ -w "${5%/*}" ]; then exec "$@"; else exec sudo -n "$@"; fi'
+    argv = ["sh", "-c", may, "sh", "sh", "-c", script, step, place.path, *args]
+    done = await remote.run(argv, timeout_s=_STEP_S)
     if done.code:
         said = last_line(done.stderr or done.stdout) or f"exit code {done.code}"
         why = f"cannot {what}: {said}; its present key stays pinned"

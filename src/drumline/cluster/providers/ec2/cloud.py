@@ -137,8 +137,7 @@ class CloudWriter:
     ) -> Any:
         """Make a call; `note` and `result` are what the journal says of the intent, and the answer.
 
-        Raises:
-            CloudError: it was refused. Where AWS has not answered, the intent stays open.
+        Where AWS has not answered, the intent stays open.
         """
         intent = self.journal.intend(method, **note)
         service = "launch" if method == "run_instances" else "ec2"
@@ -175,7 +174,7 @@ class _Errors(BaseModel):
 @functools.cache
 def known_errors() -> _Errors:
     """Read the errors of AWS that we can explain, and our own, with their way out."""
-    return _Errors.model_validate(yaml.safe_load(_read("errors.yaml")))
+    return _Errors.model_validate(yaml.safe_load(read_data("errors.yaml")))
 
 
 def refusal(name: str, /, **values: Any) -> CloudError:
@@ -254,7 +253,7 @@ def policy_document(
     `spot`: also allow the role that AWS makes when an account uses spot for the first time.
     `role`: the ARN of the role in `ec2.instance_profile`, which nodes must be given.
     """
-    text = _read("policy.yaml").replace("@partition@", partition).replace("@role@", role or "")
+    text = read_data("policy.yaml").replace("@partition@", partition).replace("@role@", role or "")
     if partition == "aws-cn":  # where services have names of their own
         text = text.replace("[ec2.amazonaws.com]", "[ec2.amazonaws.com, ec2.amazonaws.com.cn]")
     parts = yaml.safe_load(text)
@@ -272,5 +271,6 @@ def partition_of(region: str | None) -> str:
         raise refusal("region-unknown", region=region) from None
 
 
-def _read(name: str) -> str:
+def read_data(name: str) -> str:
+    """Read a file that lies beside the modules for EC2."""
     return resources.files("drumline.cluster.providers.ec2").joinpath(name).read_text()

@@ -18,21 +18,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 
+import yaml
 from jinja2 import Environment, StrictUndefined
 
 from drumline.cluster.providers import Reporter
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind, refusal
-from drumline.cluster.providers.ec2.inventory import (
-    LIVE,
-    STOPPED,
-    Filter,
-    InventoryItem,
-    client_token,
-    instance_item,
-    instances,
-    of_cluster,
-    tag_specifications,
+from drumline.cluster.providers.ec2 import inventory
+from drumline.cluster.providers.ec2.cloud import (
+    AwsValues,
+    Cloud,
+    CloudWriter,
+    error_kind,
+    read_data,
+    refusal,
 )
+from drumline.cluster.providers.ec2.inventory import Filter, InventoryItem, instances
 from drumline.cluster.providers.ec2.offerings import Image, ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
 from drumline.cluster.spec import ClusterSpec
@@ -44,13 +43,9 @@ USER_DATA_BYTES = 16_384
 
 
 def cloud_config(spec: ClusterSpec, *, authorized_key: str, host_key: KeyPair, hours: float) -> str:
-    """Return the #cloud-config of an EC2 node; always the same text for the same node.
-
-    `hours`: after so long since boot it ends itself.
-    """
-    text = resources.files("drumline.cluster.providers.ec2").joinpath("cloud-config.yaml")
+    """Return the #cloud-config of an EC2 node that ends itself `hours` after its boot."""
     limits_script = resources.files("drumline.cluster.life").joinpath("limits.sh")
-    template = Environment(undefined=StrictUndefined).from_string(text.read_text())
+    template = Environment(undefined=StrictUndefined).from_string(read_data("cloud-config.yaml"))
     return template.render(
         user=spec.ec2.user,
         folder=f"/home/{spec.ec2.user}/drumline",
@@ -119,7 +114,7 @@ class Launcher:
         used = {
             str(item.described.get("ClientToken", ""))
             for item in instances(self.writer.cloud, self._filters(), gone=True)
-            if item.state not in LIVE
+            if item.state not in inventory.LIVE
         }
         first, *others = missing
         leader = self._launch_one(first, place, used)
@@ -138,7 +133,7 @@ class Launcher:
         """Launch one node; where its token was used up by an instance that is gone, by the next."""
         request = self._request(node, place)
         for attempt in range(_ATTEMPTS):
-            token = client_token(self.identity, node, place.zone, attempt)
+            token = inventory.client_token(self.identity, node, place.zone, attempt)
             if token in used:
                 continue
             try:
@@ -157,8 +152,8 @@ class Launcher:
                 if (there := next((item for item in made if item.live), None)) is None:
                     continue
             else:
-                there = instance_item(answer["Instances"][0])
-            if there.state in LIVE:
+                there = inventory.instance_item(answer["Instances"][0])
+            if there.state in inventory.LIVE:
                 self.writer.report(f"worker{node}", f"launched as {there.identity} in {place.zone}")
                 return there
         raise refusal("launched-in-vain", node=node, attempts=_ATTEMPTS)
@@ -178,14 +173,13 @@ class Launcher:
             end_instances(self.writer, made)
 
     def _filters(self) -> list[Filter]:
-        return of_cluster(self.spec.name, self.identity)
+        return inventory.of_cluster(self.spec.name, self.identity)
 
     def _request(self, node: int, place: ZoneSubnet) -> AwsValues:
         """Return the parameters of RunInstances for one node, but for its client token.
 
-        It ends itself by shutting down (`terminate`), its disks end with it and are encrypted, its
-        metadata service asks for a token (IMDSv2) and answers no further than the node itself, and
-        all that comes of the request is tagged by it.
+        Its disks end with it and are encrypted, and all that comes of the request is tagged by it;
+        what is the same for all nodes is in `run-instances.yaml`.
         """
         ec2, user_data = self.spec.ec2, self.user_data(node)
         if (size := len(user_data.encode())) > USER_DATA_BYTES:
@@ -193,19 +187,11 @@ class Launcher:
         sizes = {**self.image.disks, self.image.root_device: ec2.disk_gb}
         disk = {"VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
         kinds = ["instance", "volume", "network-interface"]
-        request: AwsValues = {
-            "MinCount": 1,
-            "MaxCount": 1,
+        request: AwsValues = yaml.safe_load(read_data("run-instances.yaml")) | {
             "ImageId": self.image.identity,
             "InstanceType": ec2.instance_type,
             "KeyName": self.key_name,
             "UserData": user_data,
-            "InstanceInitiatedShutdownBehavior": "terminate",
-            "MetadataOptions": {
-                "HttpEndpoint": "enabled",
-                "HttpTokens": "required",
-                "HttpPutResponseHopLimit": 1,
-            },
             "NetworkInterfaces": [
                 {
                     "DeviceIndex": 0,
@@ -231,7 +217,7 @@ class Launcher:
             if ec2.max_price_usd is not None:
                 options["MaxPrice"] = f"{ec2.max_price_usd:.6f}".rstrip("0").rstrip(".")
             request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
-        tags = tag_specifications(kinds, self.spec.name, self.identity, node)
+        tags = inventory.tag_specifications(kinds, self.spec.name, self.identity, node)
         return {**request, "TagSpecifications": tags}
 
 
@@ -286,7 +272,7 @@ def by_node(existing: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
 
 def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
     """Refuse EC2 instances that somebody has stopped: their disks are not ours to give up."""
-    stopped = [one for one in existing if one.kind == "instance" and one.state in STOPPED]
+    stopped = [one for one in existing if one.kind == "instance" and one.state in inventory.STOPPED]
     if stopped:
         names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)
         ids = " ".join(one.identity for one in stopped)

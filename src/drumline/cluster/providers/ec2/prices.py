@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from drumline.cluster.home import clusters_root
 from drumline.cluster.providers import Plan
-from drumline.cluster.providers.ec2.cloud import Cloud, refusal
+from drumline.cluster.providers.ec2.cloud import Cloud, read_data, refusal
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
@@ -112,8 +111,7 @@ def refresh_prices(pricing: Cloud, regions: Sequence[str]) -> PriceTable:
 
 
 def _read_bundled() -> PriceTable:
-    text = resources.files("drumline.cluster.providers.ec2").joinpath("prices.json").read_text()
-    return PriceTable.model_validate_json(text)
+    return PriceTable.model_validate_json(read_data("prices.json"))
 
 
 def _read_fetched() -> tuple[PriceTable | None, str]:
@@ -168,8 +166,7 @@ def plan_cost(
 ) -> Plan:
     """Plan what a cluster costs on EC2; spot instances count at their highest price.
 
-    Raises:
-        CloudError: there is a budget, but no price to go by, or it pays for next to nothing.
+    Refuses a budget without a price to go by, and one that pays for next to nothing.
     """
     ec2, table = spec.ec2, read_prices(cloud.region)
     usd = node_price(cloud, spec, public=public)

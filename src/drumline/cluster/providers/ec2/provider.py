@@ -20,31 +20,10 @@ import boto3
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
+from drumline.cluster.providers.ec2 import inventory, launch, offerings
 from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, open_session, refusal
-from drumline.cluster.providers.ec2.inventory import (
-    InventoryItem,
-    instances,
-    of_cluster,
-    past_machines,
-    read_inventory,
-)
-from drumline.cluster.providers.ec2.launch import (
-    Launcher,
-    by_node,
-    cloud_config,
-    places_of,
-    refuse_stopped,
-    wait_running,
-)
-from drumline.cluster.providers.ec2.offerings import (
-    Image,
-    TypeFacts,
-    ZoneSubnet,
-    allowed_network,
-    find_image,
-    find_places,
-    type_facts,
-)
+from drumline.cluster.providers.ec2.inventory import InventoryItem, of_cluster
+from drumline.cluster.providers.ec2.launch import by_node, refuse_stopped
 from drumline.cluster.providers.ec2.prices import node_price, plan_cost, read_prices
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
 from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
@@ -56,22 +35,17 @@ from drumline.core.errors import RunDirError
 def _missing_resources(
     spec: ClusterSpec,
     existing: Sequence[InventoryItem],
-    facts: TypeFacts,
-    places: Sequence[ZoneSubnet],
-    image: Image,
+    facts: offerings.TypeFacts,
+    places: Sequence[offerings.ZoneSubnet],
+    image: offerings.Image,
 ) -> list[Resource]:
     """Return what `create` would make."""
-    made: list[tuple[str, str]] = []
-    kinds = {item.kind for item in existing}
-    if "key-pair" not in kinds:
-        made.append(("key-pair", ""))
-    if "security-group" not in kinds:
-        given = spec.ec2.allow_from
-        whom = "you alone" if given == "auto" else given
-        made.append(("security-group", f"SSH from {whom}, everything among nodes"))
-    grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
-    if grouped and "placement-group" not in kinds:
-        made.append(("placement-group", ""))
+    whom = "you alone" if spec.ec2.allow_from == "auto" else spec.ec2.allow_from
+    shared = {"key-pair": "", "security-group": f"SSH from {whom}, everything among nodes"}
+    if spec.nodes > 1 and spec.ec2.placement_group and facts.placement:
+        shared["placement-group"] = ""
+    there = {item.kind for item in existing}
+    made = [(kind, detail) for kind, detail in shared.items() if kind not in there]
     zones = " or ".join(place.zone for place in places)
     market = " spot" if spec.ec2.spot else ""
     detail = f"{spec.ec2.instance_type}{market} in {zones}, {image.name}, {spec.ec2.disk_gb} GB"
@@ -108,9 +82,9 @@ class Ec2Provider(Provider):
         spec, existing = self._spec, self._existing()
         refuse_another_id(spec.name, self._known_id() or "", existing)
         refuse_stopped(existing)
-        facts = type_facts(self.cloud, spec.ec2.instance_type)
-        places = find_places(self.cloud, spec.ec2)
-        image = find_image(self.cloud, spec.ec2, facts)
+        facts = offerings.type_facts(self.cloud, spec.ec2.instance_type)
+        places = offerings.find_places(self.cloud, spec.ec2)
+        image = offerings.find_image(self.cloud, spec.ec2, facts)
         cost = plan_cost(self.cloud, spec, public=places[0].public, ask_market=True)
         notes = [*cost.notes]
         if spec.nodes > 1 and spec.ec2.placement_group and not facts.placement:
@@ -137,7 +111,7 @@ class Ec2Provider(Provider):
         refuse_stopped(existing)
         if set(range(self._spec.nodes)) <= set(nodes):
             # let in who calls now, who may have moved since, and nobody else
-            network = allowed_network(self._spec.ec2)
+            network = offerings.allowed_network(self._spec.ec2)
             self._shared(report).security_group("", network, existing)
         else:
             nodes |= {item.node: item for item in self._launch(existing, report)}
@@ -146,37 +120,34 @@ class Ec2Provider(Provider):
 
     def machines(self) -> list[Machine]:
         """Return the machines that there are, in node order."""
-        filters = of_cluster(self._spec.name, self._known_id())
-        nodes = by_node(list(instances(self.cloud, filters)))
+        nodes = by_node(list(inventory.instances(self.cloud, self._filters())))
         return [self._machine(nodes[node]) for node in sorted(nodes)]
 
     def ended(self) -> list[Machine]:
         """Return the machines that this cluster has had, each with its end where it is known."""
-        identity = self._known_id()
-        if identity is None:  # the name alone may have been another cluster's an hour ago
+        if self._known_id() is None:  # the name alone may have been another cluster's an hour ago
             return []
-        filters = of_cluster(self._spec.name, identity)
-        return past_machines(self.cloud, filters, Journal(self._home.journal), self._price)
+        journal = Journal(self._home.journal)
+        return inventory.past_machines(self.cloud, self._filters(), journal, self._price)
 
     def resources(self) -> list[Resource]:
         """Read back everything of this cluster that exists and is not yet gone, by tags alone."""
-        filters = of_cluster(self._spec.name, self._known_id())
-        return [item.resource() for item in read_inventory(self.cloud, filters)]
+        found = inventory.read_inventory(self.cloud, self._filters())
+        return [item.resource() for item in found]
 
     def remove(self, report: Reporter) -> None:
         """Remove everything of this cluster; blocks until EC2 says that it is gone.
 
         Where this machine does not know the cluster's id, the name decides, if it is of one only.
         """
-        identity = self._known_id()
-        if identity is None:
+        if self._known_id() is None:
             ids = sorted({item.cluster_id for item in self._existing()})
             if len(ids) > 1:
                 several, name = ", ".join(ids), self._spec.name
                 raise refusal("name-of-several", count=len(ids), cluster=name, ids=several)
         journal = Journal(self._home.journal if self._home.path.is_dir() else None)
         writer = CloudWriter(self.cloud, journal, report)
-        remove_all(writer, of_cluster(self._spec.name, identity))
+        remove_all(writer, self._filters())
 
     def adopt(self, identity: str) -> None:
         """Take over a cluster of this name that another machine has made."""
@@ -200,21 +171,21 @@ class Ec2Provider(Provider):
 
     def _launch(self, existing: Sequence[InventoryItem], report: Reporter) -> list[InventoryItem]:
         spec, there = self._spec, by_node(existing)
-        facts = type_facts(self.cloud, spec.ec2.instance_type)
-        places = find_places(self.cloud, spec.ec2)
-        image = find_image(self.cloud, spec.ec2, facts)
+        facts = offerings.type_facts(self.cloud, spec.ec2.instance_type)
+        places = offerings.find_places(self.cloud, spec.ec2)
+        image = offerings.find_image(self.cloud, spec.ec2, facts)
         if there:
-            places = places_of(places, there)
+            places = launch.places_of(places, there)
         plan_cost(self.cloud, spec, public=places[0].public)  # refuses a budget that is too small
         if doubt := read_prices(self.cloud.region).doubt:
             report("prices", doubt)
-        network = allowed_network(spec.ec2)
+        network = offerings.allowed_network(spec.ec2)
 
         # Nothing was made up to here. From now on the id is on the disk.
         self._home.make()
         shared = self._shared(report)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
-        launcher = Launcher(
+        launcher = launch.Launcher(
             writer=self._writer(report),
             spec=spec,
             identity=self._home.cluster_id(),
@@ -229,9 +200,8 @@ class Ec2Provider(Provider):
 
     def _wait(self, nodes: dict[int, InventoryItem], report: Reporter) -> dict[int, InventoryItem]:
         """Wait for the nodes, and end any second instance of one (two laptops at once)."""
-        filters = of_cluster(self._spec.name, self._home.cluster_id())
         expected = {node: nodes[node].identity for node in sorted(nodes)}
-        live = wait_running(self.cloud, filters, expected, report)
+        live = launch.wait_running(self.cloud, self._filters(), expected, report)
         kept = {one.node: one for one in live if one.identity in expected.values()}
         doubles = [one for one in live if one.identity not in expected.values()]
         end_instances(self._writer(report), doubles)
@@ -243,7 +213,7 @@ class Ec2Provider(Provider):
         return public_key(cluster_key(self._home) if given is None else check_key(given))
 
     def _user_data(self, node: int) -> str:
-        return cloud_config(
+        return launch.cloud_config(
             self._spec,
             authorized_key=self._authorized_key(),
             host_key=host_key(self._home, node),
@@ -262,7 +232,10 @@ class Ec2Provider(Provider):
 
     def _existing(self) -> list[InventoryItem]:
         """Return everything with this cluster's name, whatever its id."""
-        return read_inventory(self.cloud, of_cluster(self._spec.name))
+        return inventory.read_inventory(self.cloud, of_cluster(self._spec.name))
+
+    def _filters(self) -> list[inventory.Filter]:
+        return of_cluster(self._spec.name, self._known_id())
 
     def _known_id(self) -> str | None:
         """Return the cluster's id as far as this machine knows it; makes none."""

@@ -17,16 +17,9 @@ import boto3
 
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Reporter, Resource
+from drumline.cluster.providers.ec2 import inventory
 from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, error_kind, refusal
-from drumline.cluster.providers.ec2.inventory import (
-    GONE,
-    KINDS,
-    OF_ANYBODY,
-    Filter,
-    InventoryItem,
-    instances,
-    read_inventory,
-)
+from drumline.cluster.providers.ec2.inventory import Filter, InventoryItem, instances
 from drumline.core.errors import CloudError
 
 END_WITHIN_S = 900
@@ -43,14 +36,11 @@ _ORDER = ("network-interface", "volume", "security-group", "placement-group", "k
 
 
 def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[InventoryItem]:
-    """Remove all EC2 resources with these tags; blocks until EC2 says that they are gone.
-
-    Where EC2 refuses, or something does not go in time, CloudError says what is left.
-    """
+    """Remove all EC2 resources with these tags; blocks until EC2 says that they are gone."""
     removed: dict[str, InventoryItem] = {}
     cloud, writer = writer.cloud, writer.forgiving()
     for _ in range(_ROUNDS):
-        existing = read_inventory(cloud, filters)
+        existing = inventory.read_inventory(cloud, filters)
         if not existing:
             return list(removed.values())
         removed |= {item.identity: item for item in existing}
@@ -67,7 +57,7 @@ def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[Inventory
                 refused.append(error)
         if refused:
             raise refused[0]
-    left = read_inventory(cloud, filters)
+    left = inventory.read_inventory(cloud, filters)
     if left:
         names = ", ".join(f"{item.kind} {item.identity}" for item in left)
         raise refusal("still-listed", names=names, region=cloud.region)
@@ -92,7 +82,7 @@ def end_instances(writer: CloudWriter, existing: Sequence[InventoryItem]) -> Non
         filters = [{"Name": "instance-id", "Values": list(waiting)}]
         listed = {one.identity: one for one in instances(cloud, filters, gone=True)}
         for identity in list(waiting):
-            if identity in listed and listed[identity].state != GONE:
+            if identity in listed and listed[identity].state != inventory.GONE:
                 waiting[identity] = listed[identity]
             else:
                 report(_name(waiting.pop(identity)), "ended")
@@ -133,7 +123,7 @@ def _of_this_one(error: CloudError) -> bool:
 def _delete(writer: CloudWriter, item: InventoryItem, filters: Sequence[Filter]) -> None:
     """Delete one thing; wait while it counts as in use, and take no offence where it is gone."""
     method = f"delete_{item.kind.replace('-', '_')}"
-    params = {KINDS[item.kind].identity: item.identity}
+    params = {inventory.KINDS[item.kind].identity: item.identity}
     writer.report(item.kind, f"removing {item.identity}")
     for attempt in range(RELEASE_WITHIN_S // _POLL_S):
         try:
@@ -164,19 +154,13 @@ def reap(
     regions: Sequence[str] = (),
     sleep: Sleep | None = None,
 ) -> list[Resource]:
-    """Remove every EC2 resource that Drumline ever made in the account; returns what was removed.
-
-    `regions`: where to look; default: the session's own.
-
-    Raises:
-        CloudError: something stays; of each region, what. All else is removed.
-    """
+    """Remove, and return, all that Drumline ever made in `regions`; default: the session's own."""
     removed: list[Resource] = []
     failed: list[CloudError] = []
     for region in regions or (None,):
         cloud = Cloud(session, region=region, **({} if sleep is None else {"sleep": sleep}))
         try:
-            gone = remove_all(CloudWriter(cloud, Journal(None), report), OF_ANYBODY)
+            gone = remove_all(CloudWriter(cloud, Journal(None), report), inventory.OF_ANYBODY)
         except CloudError as error:
             failed.append(error)
         else:

@@ -127,8 +127,7 @@ class Node:
                     said = log[-1] if log else "without a word"
                     raise RuntimeError(f"its first process ended ({said})")
                 lines.feed(chunk)
-        message: Message = json.loads(text)
-        return message
+        return dict(json.loads(text))
 
     def _connect(self) -> None:
         """Lay the node's link, and shape both ends of it."""

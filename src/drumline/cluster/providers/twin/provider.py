@@ -21,15 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import drumline
+from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.providers.twin import reach
-from drumline.cluster.providers.twin.folder import (
-    NodeOrder,
-    find_server,
-    login_name,
-    remove_folder,
-)
+from drumline.cluster.providers.twin.folder import NodeOrder, find_server, login_name, remove_folder
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.keys import cluster_key, host_key, public_key
 from drumline.cluster.ssh.remote import last_line
@@ -124,10 +120,6 @@ _START_S = 30.0
 _END_S = 10.0
 _ANSWER_S = 60.0
 _NODE_S = 5.0
-_NO_QDISC = (
-    "twin.link needs netem (delay_ms) or tbf (rate), which this kernel does not have "
-    "(modprobe sch_netem sch_tbf); leave delay_ms or rate out"
-)
 
 
 @dataclass(frozen=True)
@@ -174,7 +166,7 @@ class Control:
         if answer is None:
             raise ClusterError(f"the simulated nodes of {self.home} ended; run drumline up")
         if "qdisc kind is unknown" in (reason := str(answer.get("error", ""))):
-            raise ClusterError(_NO_QDISC)
+            raise ClusterError(sentence("twin-without-netem"))
         if reason:
             raise ClusterError(f"simulated nodes: {do} failed: {' '.join(reason.split())}")
         return answer
@@ -199,16 +191,12 @@ class Control:
 
     def _make_folder(self) -> None:
         if ":" in str(self.home) or "\n" in str(self.home):
-            raise ClusterError(
-                f"simulated nodes cannot have homes in {self.home}: there is a colon in it; set "
-                f"DRUMLINE_HOME to another folder"
-            )
+            raise ClusterError(sentence("twin-home-colon", home=self.home))
         try:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ClusterError(
-                f"cannot make the simulated nodes' folder {self.home}: {error.strerror}; set "
-                f"DRUMLINE_HOME to one that can be written"
+                sentence("twin-home-unwritable", home=self.home, error=error)
             ) from None
 
     def _launch(self, command: list[str]) -> str:
@@ -240,10 +228,7 @@ class Control:
 def check_server() -> None:
     """Check that this machine has an SSH server (sshd) for a twin cluster's simulated nodes."""
     if find_server() is None:
-        raise ClusterError(
-            "simulated nodes need the SSH server of OpenSSH (sshd), which is not here; install it "
-            f"(apt-get install openssh-server), or {_INSTEAD}"
-        )
+        raise ClusterError(sentence("twin-without-sshd", instead=_INSTEAD))
 
 
 def find_twin_way() -> Way:
@@ -391,8 +376,7 @@ def _remove(home: Path, report: Reporter) -> None:
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise ClusterError(
-            f"the simulated nodes of {home.parent.name} do not end (processes {pids}); "
-            f"end them by hand (kill -9 {pids.replace(',', '')}), and run drumline down again"
+            sentence("twin-stays", home=home, pids=pids, numbers=pids.replace(",", ""))
         )
     for name in there:
         report(name, "removed")
