@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +31,7 @@ from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.scaling.table import scaling_table
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.cli.app import print_json, print_text
+from drumline.cli.commands.bench import OutputOptions
 from drumline.cli.display import watched
 from drumline.core.errors import RunDirError, UsageError, WorkerError
 from drumline.core.formatting import counted, format_bytes
@@ -53,33 +53,21 @@ _SCALING = "drumline bench scaling workers=1,2,4 kinds=ddp,chunked_ring mode=str
 _COLLECTIVES = "drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB"
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """Where the results are to go."""
-
-    as_json: bool
-    csv: Path | None
-    figure: Path | None
-    out: Path | None
-
-    def check(self) -> None:
-        """Refuse what cannot be written (UsageError), before anything is measured."""
-        for option, path in (("--csv", self.csv), ("--figure", self.figure)):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise UsageError(
-                    f"{option} {path}: there is no folder {path.parent}; make it first"
-                )
-        if self.figure is not None and self.figure.suffix not in (".png", ".svg"):
-            raise UsageError(
-                f"--figure {self.figure}: expected a name that ends in .png or .svg; both are "
-                f"written"
-            )
+def _check(output: OutputOptions) -> None:
+    """Refuse what cannot be written (UsageError), before anything is measured."""
+    for option, path in (("--csv", output.csv), ("--figure", output.figure)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    if output.figure is not None and output.figure.suffix not in (".png", ".svg"):
+        raise UsageError(
+            f"--figure {output.figure}: expected a name that ends in .png or .svg; both are written"
+        )
 
 
 def collectives_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench collectives`, and show what came out."""
     spec = read_options(CollectivesSpec, args, _COLLECTIVES)
-    output.check()
+    _check(output)
     with watched() as watch:
         result = run_collectives(spec, out=output.out, watch=watch)
     _show(result, output, lambda style: draw_collectives(style, result.rows), _print_collectives)
@@ -97,7 +85,7 @@ def _print_collectives(console: Console, result: CollectivesResult) -> None:
 def aggregation_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench aggregation`, and show what came out."""
     spec = read_options(AggregationSpec, args, _AGGREGATION)
-    output.check()
+    _check(output)
     with watched() as watch:
         result = run_aggregation(spec, out=output.out, watch=watch)
     _show(result, output, lambda style: draw_aggregation(style, result.rows), _print_aggregation)
@@ -118,7 +106,7 @@ def model_parallel_command(args: list[str], output: OutputOptions, traces: Path 
     """Run `drumline bench model-parallel`, and show what each form costs."""
     spec = read_options(ModelParallelSpec, args, _MODEL_PARALLEL)
     plan = plan_cases(spec)
-    output.check()
+    _check(output)
     if traces is not None and traces.exists() and not traces.is_dir():
         raise UsageError(f"--traces {traces}: that is a file; name a folder")
     _check_cases(plan.cases, output.out)
@@ -153,7 +141,7 @@ def scaling_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench scaling`, and show what more ranks gain and lose."""
     spec = read_options(ScalingSpec, args, _SCALING)
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
-    output.check()
+    _check(output)
     _check_cases(runs, output.out)
     with watched(by_case=True) as watch:
         result = run_scaling(spec, runs, out=output.out, watch=watch)

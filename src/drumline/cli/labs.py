@@ -6,7 +6,7 @@ import contextlib
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.text import Text
 
 import drumline
 from drumline.cli.app import print_json, print_text
+from drumline.cli.commands.labs import LabRunOptions
 from drumline.cli.display import watched
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
@@ -77,29 +78,19 @@ def start_command(number: int, folder: Path, lang: Language | None) -> None:
 LAB_FOLDERS = Path("labs")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabRunOptions:
-    """How a lab is to be run."""
-
-    full: bool
-    lang: Language
-    out: Path | None
-    reuse: bool
-    as_json: bool
-
-
 def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
     """Run `drumline lab run`: run a lab, write it up, and say where the page is."""
+    request = LabRequest(
+        number=number,
+        args=args,
+        full=options.full,
+        folder=options.out or LAB_FOLDERS / str(number),
+        lang=options.lang,
+        reuse=options.reuse,
+    )
     with watched() as watch:
         written = run_lab(
-            LabRequest(
-                number=number,
-                args=args,
-                full=options.full,
-                folder=options.out or LAB_FOLDERS / str(number),
-                lang=options.lang,
-                reuse=options.reuse,
-            ),
+            request,
             watch=watch,
             on_figure=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
         )
