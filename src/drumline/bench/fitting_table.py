@@ -22,9 +22,11 @@ NOTHING = "—"
 _WIDER = 10_000
 
 
-def format_known(form: str, value: float | None, missing: str = NOTHING) -> str:
-    """Format a number of a bench's table, which may not be known."""
-    return missing if value is None else form.format(value)
+def format_known(
+    form: str, value: float | None, missing: str = NOTHING, *, scale: float = 1
+) -> str:
+    """Format a number of a bench's table, which may not be known, times `scale`."""
+    return missing if value is None else form.format(value * scale)
 
 
 @dataclass(frozen=True)

@@ -54,11 +54,6 @@ class Plot(FigureStyle):
         )
         self.finish(axes, title=title, x=across, y=up, legend=legend)
 
-    def legend(self, figure: Figure, axes: Axes, *, columns: int, title: str | None = None) -> None:
-        """Put a legend of what a panel shows above all panels."""
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=columns, title=title)
-
     def band(
         self,
         axes: Axes,

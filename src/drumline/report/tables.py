@@ -43,16 +43,10 @@ def number_columns(*names: str) -> list[Column]:
 
 def time_bar(row: RankLedger, width: int = BAR_WIDTH) -> Text:
     """Draw a bar of a rank's step in the terminal: data, compute, exposed wait and transfer."""
-    parts = {
-        "data": row.data_s,
-        "compute": row.compute_s,
-        "wait": row.exposed_wait_s,
-        "transfer": row.exposed_transfer_s,
-    }
     bar = Text()
-    total = sum(parts.values()) or 1.0
+    total = sum(row.parts.values()) or 1.0
     drawn, passed = 0, 0.0
-    for name, seconds in parts.items():
+    for name, seconds in row.parts.items():
         passed += seconds
         upto = round(width * passed / total)
         bar.append(_MARKS[name] * (upto - drawn), style=_COLORS[name])

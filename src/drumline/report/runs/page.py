@@ -203,8 +203,7 @@ def _draw_curves(tables: RunTables, style: FigureStyle) -> Figure:
     if scores.records:
         title = say.text("runs.figures.curves.scores.title")
         style.finish(axes[-1], title=title, x=against["step"], y="%", legend=False)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)))
+    style.legend(figure, axes[0], columns=min(4, len(tables.curves.groups("run"))))
     return figure
 
 
@@ -238,6 +237,5 @@ def _draw_ledger(tables: RunTables, style: FigureStyle) -> Figure:
     axes.set_yticks(range(len(rows)), [f"{row.run}  {row.rank}" for row in rows])
     axes.invert_yaxis()
     style.finish(axes, **say.labels("runs.figures.ledger.bars"), legend=False)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    style.legend(figure, axes, columns=4)
     return figure

@@ -151,12 +151,6 @@ def _ledger(records: Sequence[RunRecord]) -> Iterator[LedgerRow]:
             continue
         scale = 1e3 / record.ledger.steps
         for row in record.ledger.ranks:
-            yield LedgerRow(
-                run=record.name,
-                rank=row.rank,
-                data_ms=row.data_s * scale,
-                compute_ms=row.compute_s * scale,
-                wait_ms=row.exposed_wait_s * scale,
-                transfer_ms=row.exposed_transfer_s * scale,
-                caused_ms=row.caused_s * scale,
-            )
+            parts = {f"{part}_ms": seconds * scale for part, seconds in row.parts.items()}
+            caused = row.caused_s * scale
+            yield LedgerRow(run=record.name, rank=row.rank, **parts, caused_ms=caused)
