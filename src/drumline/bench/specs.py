@@ -128,11 +128,6 @@ class BenchSpec(BenchPlace):
     rounds: int | None = Field(default=None, ge=1, le=10_000)
     """how often each is measured (default: as often as a few seconds allow)"""
 
-    @classmethod
-    def build(cls, options: Mapping[str, object]) -> Self:
-        """Build the spec of a bench that a lab measures by; its own options are right."""
-        return cls.model_validate(options)
-
 
 class CollectivesSpec(BenchSpec):
     """`drumline bench collectives`: which collective, by what, how large."""

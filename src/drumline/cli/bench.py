@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -70,14 +71,13 @@ def collectives_command(args: list[str], output: OutputOptions) -> None:
     _check(output)
     with watched() as watch:
         result = run_collectives(spec, out=output.out, watch=watch)
-    _show(result, output, lambda style: draw_collectives(style, result.rows), _print_collectives)
+    _show(result, output, partial(draw_collectives, rows=result.rows), _print_collectives)
 
 
 def _print_collectives(console: Console, result: CollectivesResult) -> None:
     console.print(collectives_table(result.rows))
     if result.fits:
-        console.print()
-        console.print(fits_table(result.fits))
+        console.print("", fits_table(result.fits))
     for skipped in result.skipped:
         print_text(console, f"{skipped.backend} was left out: it {skipped.why}")
 
@@ -88,7 +88,7 @@ def aggregation_command(args: list[str], output: OutputOptions) -> None:
     _check(output)
     with watched() as watch:
         result = run_aggregation(spec, out=output.out, watch=watch)
-    _show(result, output, lambda style: draw_aggregation(style, result.rows), _print_aggregation)
+    _show(result, output, partial(draw_aggregation, rows=result.rows), _print_aggregation)
 
 
 def _print_aggregation(console: Console, result: AggregationResult) -> None:
@@ -112,11 +112,8 @@ def model_parallel_command(args: list[str], output: OutputOptions, traces: Path 
     _check_cases(plan.cases, output.out)
     with watched(by_case=True) as watch:
         result = run_model_parallel(spec, plan, out=output.out, traces=traces, watch=watch)
-
-    def draw(style: FigureStyle) -> Figure:
-        return draw_model_parallel(style, result.rows)
-
     ran = len(result.rows) + len(result.failed)
+    draw = partial(draw_model_parallel, rows=result.rows)
     _show(result, output, draw, _print_model_parallel, ran=ran, traces=traces)
 
 
@@ -130,8 +127,7 @@ def _print_model_parallel(console: Console, result: ModelParallelResult) -> None
     )
     if rows:
         console.print(model_table(rows, nodes=spec.nodes))
-        said = describe_agreement(rows)
-        if said is not None:
+        if (said := describe_agreement(rows)) is not None:
             print_text(console, said)
     for skipped in result.skipped:
         print_text(console, f"{skipped.case} was left out: {skipped.why}")
@@ -145,7 +141,7 @@ def scaling_command(args: list[str], output: OutputOptions) -> None:
     _check_cases(runs, output.out)
     with watched(by_case=True) as watch:
         result = run_scaling(spec, runs, out=output.out, watch=watch)
-    _show(result, output, lambda style: draw_scaling(style, result), _print_scaling, ran=len(runs))
+    _show(result, output, partial(draw_scaling, result=result), _print_scaling, ran=len(runs))
 
 
 def _print_scaling(console: Console, result: ScalingResult) -> None:
@@ -219,8 +215,7 @@ def _show(
         if files:
             print_text(console, f"written: {', '.join(map(str, files))}")
         if traces is not None and result.rows:
-            hint = f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)"
-            print_text(console, hint)
+            print_text(console, f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)")
     if result.failed:
         told = [f"{failure.case}: {failure.error}" for failure in result.failed]
         raise WorkerError(f"{len(told)} of {ran} cases failed:\n" + "\n".join(told))

@@ -94,6 +94,20 @@ async def _ask(
 def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int | None) -> None:
     """Run `drumline logs`: print a job's output."""
     printer = Printer()
+
+    async def print_logs(fleet: Fleet) -> int:
+        job_id = job or await newest_job(fleet.remotes)
+        if rank is not None:
+            for each in await status(fleet.remotes):
+                workers = each["state"]["workers"] or each["workers"]
+                if each["id"] == job_id and workers is not None:  # else it is not known yet
+                    refuse_rank(job_id, rank, range(len(each["addresses"]) * int(workers)))
+        follower = JobFollower(job_id, printer, rank=rank)
+        if not follow:
+            await follower.run(fleet.remotes, once=True)
+            return 0
+        return print_end(job_id, await follow_to_end(spec, home, fleet, follower, print_note))
+
     try:
         spec, home = find_cluster(which)
     except UsageError:
@@ -103,8 +117,7 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
         code = _print_kept(home, job, follow=follow, rank=rank)
     else:
         try:
-            work = partial(_logs, spec, home, printer, job, follow=follow, rank=rank)
-            code = run_on(connected(spec, home, note=print_note), work)
+            code = run_on(connected(spec, home, note=print_note), print_logs)
         except HostError as error:
             kept = _kept_jobs(home)
             if printer.lines or not kept or job not in (None, *kept):
@@ -114,29 +127,6 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
             code = _print_kept(home, job, follow=follow, rank=rank)
     if code:
         sys.exit(code)
-
-
-async def _logs(
-    spec: ClusterSpec,
-    home: ClusterHome,
-    printer: Printer,
-    job: str | None,
-    fleet: Fleet,
-    *,
-    follow: bool,
-    rank: int | None,
-) -> int:
-    job_id = job or await newest_job(fleet.remotes)
-    if rank is not None:
-        for each in await status(fleet.remotes):
-            workers = each["state"]["workers"] or each["workers"]
-            if each["id"] == job_id and workers is not None:  # else it is not known yet
-                refuse_rank(job_id, rank, range(len(each["addresses"]) * int(workers)))
-    follower = JobFollower(job_id, printer, rank=rank)
-    if not follow:
-        await follower.run(fleet.remotes, once=True)
-        return 0
-    return print_end(job_id, await follow_to_end(spec, home, fleet, follower, print_note))
 
 
 def cancel_command(job: str | None, which: str | None) -> None:

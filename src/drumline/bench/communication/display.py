@@ -101,12 +101,8 @@ def aggregation_table(rows: Sequence[AggregationRow]) -> RenderableType:
     """Show `bench aggregation`'s steps, and what each rank waits and transfers."""
     ranks = sorted({row.rank for row in rows})
     shown = ranks if len(ranks) <= _MOST_RANKS else []
-    heads = [
-        "strategy",
-        "step",
-        "× even",
-        *([f"rank {rank}" for rank in shown] or ["least", "most"]),
-    ]
+    own_heads = [f"rank {rank}" for rank in shown] or ["least", "most"]
+    heads = ["strategy", "step", "× even", *own_heads]
     columns = [
         FittingColumn(
             name,
