@@ -26,10 +26,9 @@ from drumline.bench.model_parallel.display import (
 )
 from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_parallel
 from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
-from drumline.bench.scaling.display import draw_scaling
+from drumline.bench.scaling.display import draw_scaling, scaling_table
 from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
-from drumline.bench.scaling.display import scaling_table
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.cli.app import print_json, print_text
 from drumline.cli.commands.bench import OutputOptions

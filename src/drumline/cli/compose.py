@@ -32,19 +32,17 @@ from drumline.spec.load import load_spec
 _MAX_NODES = 99
 
 
-def compose_command(
-    args: list[str], containers: ContainerOptions, *, out: Path, force: bool
-) -> None:
+def compose_command(args: list[str], plan: ContainerOptions, *, out: Path, force: bool) -> None:
     """Run `drumline compose`: write compose.yaml and Dockerfile, once the arguments are checked."""
-    if not 1 <= containers.nodes <= _MAX_NODES:
-        raise UsageError(f"-n {containers.nodes}: give 1 to {_MAX_NODES} nodes, such as -n 4")
-    if containers.cpus is not None and containers.cpus <= 0:
-        raise UsageError(f"--cpus {containers.cpus:g}: must be more than 0, such as --cpus 1.5")
-    if containers.port not in range(1, 1 << 16):
-        raise UsageError(f"--port {containers.port}: give a port from 1 to 65535, such as --port 29500")
-    _check_args(args, containers.nodes, out)
-    services = {_name_node(rank): _service(args, containers, rank) for rank in range(containers.nodes)}
-    compose = _COMPOSE_HEAD.format(nodes=containers.nodes)
+    if not 1 <= plan.nodes <= _MAX_NODES:
+        raise UsageError(f"-n {plan.nodes}: give 1 to {_MAX_NODES} nodes, such as -n 4")
+    if plan.cpus is not None and plan.cpus <= 0:
+        raise UsageError(f"--cpus {plan.cpus:g}: must be more than 0, such as --cpus 1.5")
+    if plan.port not in range(1, 1 << 16):
+        raise UsageError(f"--port {plan.port}: give a port from 1 to 65535, such as --port 29500")
+    _check_args(args, plan.nodes, out)
+    services = {_name_node(rank): _service(args, plan, rank) for rank in range(plan.nodes)}
+    compose = _COMPOSE_HEAD.format(nodes=plan.nodes)
     compose += yaml.safe_dump({"services": services}, sort_keys=False)
     files = {out / "compose.yaml": compose, out / "Dockerfile": _dockerfile_text()}
     _write(files, force=force)
@@ -99,7 +97,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 _COMPOSE_HEAD = """\
 # {nodes} nodes, written by drumline compose. Start them with: docker compose up
-# The run directory appears in ./runs; docker compose down removes the containers.
+# The run directory appears in ./runs; docker compose down removes the plan.
 """
 _DOCKERFILE = """\
 # What drumline needs, in the versions that are here; drumline itself is mounted.
@@ -128,12 +126,12 @@ def _name_node(rank: int) -> str:
     return f"node{rank + 1:02d}"
 
 
-def _service(args: list[str], containers: ContainerOptions, rank: int) -> dict[str, object]:
+def _service(args: list[str], plan: ContainerOptions, rank: int) -> dict[str, object]:
     # a container sees all cores, whatever its limit: say how many threads make sense
-    threads = () if containers.cpus is None else (f"threads={max(1, int(containers.cpus))}",)
+    threads = () if plan.cpus is None else (f"threads={max(1, int(plan.cpus))}",)
     given = map(_escape, (*threads, *args))
-    master = f"{_name_node(0)}:{containers.port}"
-    options = ("--rank", rank, "--world-size", containers.nodes, "--master", master)
+    master = f"{_name_node(0)}:{plan.port}"
+    options = ("--rank", rank, "--world-size", plan.nodes, "--master", master)
     service: dict[str, object] = {
         "build": ".",
         "image": IMAGE,
@@ -146,9 +144,9 @@ def _service(args: list[str], containers: ContainerOptions, rank: int) -> dict[s
     if rank > 0:
         service["depends_on"] = [_name_node(0)]
     resources: dict[str, object] = {}
-    if containers.cpus is not None:
-        resources["limits"] = {"cpus": f"{containers.cpus:g}"}
-    if containers.gpu:
+    if plan.cpus is not None:
+        resources["limits"] = {"cpus": f"{plan.cpus:g}"}
+    if plan.gpu:
         device = {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
         resources["reservations"] = {"devices": [device]}
     if resources:

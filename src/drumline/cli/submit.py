@@ -23,9 +23,7 @@ from drumline.spec.load import dump_spec, load_spec, read_run_spec
 _SPEC_ENDS = (".yaml", ".yml")
 
 
-def submit_command(
-    script: str, args: list[str], which: str | None, options: SubmitOptions
-) -> None:
+def submit_command(script: str, args: list[str], which: str | None, options: SubmitOptions) -> None:
     """Run `drumline submit`: run a script or a spec on all nodes of the cluster."""
     spec, home = find_cluster(which)
     if options.resume is not None and (options.module or not script.endswith(_SPEC_ENDS)):
@@ -35,9 +33,7 @@ def submit_command(
     job_id = submission.job_id
     view = TrainingView(submission.folder) if request.spec else None
     try:
-        state = submission.run(
-            Printer(), view=view, detach=options.detach, resume=options.resume
-        )
+        state = submission.run(Printer(), view=view, detach=options.detach, resume=options.resume)
     except KeyboardInterrupt:
         raise InterruptError(
             f"interrupted, but the job goes on: drumline logs -f {job_id}, or drumline cancel "
@@ -54,9 +50,7 @@ def submit_command(
         sys.exit(code)
 
 
-def _request(
-    spec: ClusterSpec, script: str, args: list[str], options: SubmitOptions
-) -> Request:
+def _request(spec: ClusterSpec, script: str, args: list[str], options: SubmitOptions) -> Request:
     module, restarts = options.module, options.restarts
     wanted = options.workers if options.workers is not None else spec.workers
     count = None if wanted == "auto" else int(wanted)

@@ -16,7 +16,6 @@ from drumline.report.plots import LEDGER, FigureStyle, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Style = dict[str, Any]
 """keyword arguments of matplotlib"""

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveFit, CollectiveRow
-from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable, format_known
 from drumline.core.formatting import format_size
 from drumline.report.intervals import Interval
 from drumline.report.plots import LEDGER, FigureStyle
+from drumline.report.tables import KEPT, FittingColumn, FittingTable, format_known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +71,6 @@ def collectives_table(rows: Sequence[CollectiveRow]) -> RenderableType:
 
 def fits_table(fits: Sequence[CollectiveFit]) -> RenderableType:
     """Show `bench collectives`' fits: what a message costs by each rival, what a byte adds."""
-
     micro = partial(format_known, "{:.0f}", missing="?", scale=1e6)
     nano = partial(format_known, "{:.2g}", missing="?", scale=1e9)
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from drumline.bench.fitting_table import NOTHING, FittingColumn, FittingTable, format_known
 from drumline.bench.model_parallel.rows import CaseRow
 from drumline.core.formatting import format_bytes
 from drumline.report.plots import COLORS, FigureStyle
+from drumline.report.tables import NOTHING, FittingColumn, FittingTable, format_known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

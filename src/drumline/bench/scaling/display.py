@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from drumline.bench.fitting_table import NOTHING, FittingColumn, FittingTable, format_known
 from drumline.bench.model_parallel.display import milliseconds
 from drumline.bench.scaling.laws import LAWS
 from drumline.bench.scaling.rows import ScalingFit, ScalingRow
@@ -24,6 +23,7 @@ from drumline.bench.scaling.run import ScalingResult, percent
 from drumline.core.formatting import counted
 from drumline.report.intervals import Interval
 from drumline.report.plots import LEDGER, FigureStyle, middles
+from drumline.report.tables import NOTHING, FittingColumn, FittingTable, format_known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -94,7 +94,7 @@ def pull(
     """
 
 
-@app.command(rich_help_panel=PANEL, context_settings=REST_IS_THEIRS, calls="tunnels:ssh_command")
+@app.command(rich_help_panel=PANEL, context_settings=REST_IS_THEIRS, calls="jobs:ssh_command")
 def ssh(
     node: Annotated[str, typer.Argument(help="worker0 (the leader), worker1, …")] = "worker0",
     command: Annotated[list[str] | None, typer.Argument(help="Instead of a shell.")] = None,
@@ -108,11 +108,11 @@ def ssh(
     """
 
 
-@app.command(rich_help_panel=PANEL, calls="tunnels:jupyter_command")
+@app.command(rich_help_panel=PANEL, calls="jobs:jupyter_command")
 def jupyter(which: Which = None, browser: Browser = True) -> None:
     """Run JupyterLab on the leader, and open it here through a tunnel; Ctrl-C closes the tunnel."""
 
 
-@app.command(rich_help_panel=PANEL, calls="tunnels:tensorboard_command")
+@app.command(rich_help_panel=PANEL, calls="jobs:tensorboard_command")
 def tensorboard(which: Which = None, browser: Browser = True) -> None:
     """Run TensorBoard on the leader, and open it here through a tunnel."""

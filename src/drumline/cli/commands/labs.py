@@ -83,9 +83,9 @@ class LabRunOptions:
         ),
     ] = False
     lang: Annotated[Language, typer.Option("--lang", help="Of the report.")] = Language.EN
-    out: Annotated[
-        Path | None, typer.Option(help="Where the report goes (default: labs/LAB).")
-    ] = None
+    out: Annotated[Path | None, typer.Option(help="Where the report goes (default: labs/LAB).")] = (
+        None
+    )
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Keep what was measured before by the same words.")
     ] = False
