@@ -91,9 +91,7 @@ def status_command(which: str | None, *, as_json: bool) -> None:
         console.print(f"logs that were pulled: drumline logs {' | '.join(kept)}", soft_wrap=True)
 
 
-async def _ask(
-    nodes: tuple[Fleet, list[HostError]],
-) -> tuple[list[Message], list[HostError]]:
+async def _ask(nodes: tuple[Fleet, list[HostError]]) -> tuple[list[Message], list[HostError]]:
     """Return the jobs, and why nodes do not tell of any."""
     fleet, lost = nodes
     for remote in fleet.remotes:  # the first that answers knows them all

@@ -130,12 +130,7 @@ _PRINTED_LINES = 8
 
 
 def check_command(
-    folder: Path,
-    *,
-    junit: Path | None,
-    lang: Language | None,
-    timeout_s: float,
-    as_json: bool,
+    folder: Path, *, junit: Path | None, lang: Language | None, timeout_s: float, as_json: bool
 ) -> None:
     """Run `drumline lab check` on a student's folder; exits with 1 unless all is right."""
     lab, started_in = recognise_lab(folder)

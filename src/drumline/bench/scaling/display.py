@@ -218,11 +218,7 @@ def _draw_lines(
 
 
 def _draw_ideal(
-    style: FigureStyle,
-    axes: Axes,
-    panel: _Panel,
-    rows: Sequence[ScalingRow],
-    fine: Sequence[float],
+    style: FigureStyle, axes: Axes, panel: _Panel, rows: Sequence[ScalingRow], fine: Sequence[float]
 ) -> float:
     """Draw what nothing lost would look like, for each smallest count; returns how high it is."""
     kinds = list(dict.fromkeys(row.kind for row in rows))

@@ -26,21 +26,10 @@ from drumline.report.page.blocks import (
     TableBlock,
 )
 from drumline.report.page.table import Findings, Table, times
-from drumline.report.page.translator import (
-    Filling,
-    Language,
-    Sentence,
-    Translator,
-    page_texts,
-)
+from drumline.report.page.translator import Filling, Language, Sentence, Translator, page_texts
 from drumline.report.plots import LEDGER, FigureStyle
 from drumline.report.runs.record import CurvePoint, RunRecord
-from drumline.report.runs.tables import (
-    COLUMN,
-    RunRow,
-    RunTables,
-    build_tables,
-)
+from drumline.report.runs.tables import COLUMN, RunRow, RunTables, build_tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
