@@ -64,11 +64,7 @@ def _check_size(value: object) -> int:
 
 
 def check_names(given: Iterable[str], known: Iterable[str], what: str, key: str) -> None:
-    """Refuse names in a bench's spec that are not known.
-
-    Raises:
-        ClashError: names those that there are, and the nearest.
-    """
+    """Refuse names in a bench's spec that are not known; ClashError tells the nearest."""
     known = list(known)
     for name in given:
         if name not in known:
@@ -252,11 +248,6 @@ class AggregationSpec(BenchSpec):
         return self
 
     @property
-    def reads_text(self) -> bool:
-        """Whether the model reads text, and not images."""
-        return self.model.name in TEXT_MODELS
-
-    @property
     def situations(self) -> dict[str, tuple[NodePlan, ...]]:
         """The nodes without a bottleneck, and with one by its CPU and by its link."""
         found = {"even": plan_nodes(self.nodes, self.link, {})}
@@ -331,11 +322,7 @@ def settle_keys(values: Any, *, model: Mapping[str, object], workers: object) ->
 
 
 def check_trained(model: ModelSpec, data: DataSpec) -> None:
-    """Refuse a bench's model that there is not, data that it cannot read, a misplaced batch.
-
-    Raises:
-        ClashError: says which key, and the way out.
-    """
+    """Refuse a bench's model that there is not, data that it cannot read, a misplaced batch."""
     name, text = model.name, data.name in TEXT_DATA
     if ":" not in name:
         check_names([name], BUILTIN_MODELS, "model", "model.name")

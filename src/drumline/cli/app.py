@@ -111,10 +111,7 @@ def find_handler(calls: str) -> Callable[..., None]:
 
 
 def bind_options(function: Callable[..., None], options: Mapping[str, object]) -> dict[str, object]:
-    """Bind a CLI command's options to a function's arguments, dataclasses by their fields.
-
-    A list that was not given is empty.
-    """
+    """Bind a CLI command's options to a function's arguments; a list that is not given is empty."""
 
     def bind(name: str, type_: Any) -> object:
         if isinstance(type_, type) and is_dataclass(type_):

@@ -276,11 +276,7 @@ def render_inline(picture: Picture, lang: Language) -> str:
 def write_figure(
     draw: Callable[[FigureStyle], Figure], files: Sequence[Path], lang: Language = Language.EN
 ) -> list[Path]:
-    """Draw a figure to files, whose endings say the format; returns them.
-
-    Raises:
-        RunDirError: one cannot be written.
-    """
+    """Draw a figure to files, whose endings say the format; returns them, or raises RunDirError."""
     style = FigureStyle(lang=lang)
     with style.drawing():
         figure = draw(style)

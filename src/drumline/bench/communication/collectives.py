@@ -22,7 +22,6 @@ without, so their alpha is that of a call and not of a message.
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -356,5 +355,5 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
         fits=fits,
         interface=interface,
         skipped=[SkippedBackend(*each) for each in spec.unusable_backends.items()],
-        machine=describe_machine(sys.argv),
+        machine=describe_machine(),
     )

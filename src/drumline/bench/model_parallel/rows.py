@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import json
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,7 +229,7 @@ def run_model_parallel(
         rows=compare_with_alone(rows),
         skipped=skipped,
         failed=failed,
-        machine=describe_machine(sys.argv),
+        machine=describe_machine(),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +94,7 @@ def build_scaling_result(
         laws=describe_fits(fits),
         notes=describe_notes(study.spec, rows, cores=study.cores, load=load),
         failed=list(failed),
-        machine=describe_machine(sys.argv),
+        machine=describe_machine(),
     )
 
 
