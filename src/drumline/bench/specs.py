@@ -159,7 +159,7 @@ class CollectivesSpec(BenchSpec):
         if not self.usable_backends:
             name, why = next(iter(self.unusable_backends.items()))
             raise clash("bench_backends", name=name, why=why)
-        if self.uses("nccl") and NATIVE not in self.named_algorithms:
+        if "nccl" in self.usable_backends and NATIVE not in self.named_algorithms:
             raise clash("nccl_has_native_alone")
         return self
 
@@ -176,10 +176,6 @@ class CollectivesSpec(BenchSpec):
     def usable_backends(self) -> tuple[str, ...]:
         """The backends that can join these ranks."""
         return tuple(name for name in self.backends if name not in self.unusable_backends)
-
-    def uses(self, backend: str) -> bool:
-        """Whether a backend is asked for, and can join these ranks."""
-        return backend in self.usable_backends
 
     @property
     def rivals(self) -> tuple[tuple[str, str], ...]:

@@ -97,8 +97,9 @@ def _handed_over(declaration: Callable[..., None], calls: str) -> Callable[..., 
 
 def _parameters(declaration: Callable[..., object]) -> Iterator[inspect.Parameter]:
     for parameter in inspect.signature(declaration, eval_str=True).parameters.values():
-        if is_dataclass(parameter.annotation):
-            yield from _parameters(parameter.annotation)
+        type_ = parameter.annotation
+        if isinstance(type_, type) and is_dataclass(type_):
+            yield from _parameters(type_)
         else:
             yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 

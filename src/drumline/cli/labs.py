@@ -47,9 +47,7 @@ def list_command(lang: Language | None, *, as_json: bool) -> None:
         {
             "lab": lab.number,
             "name": lab.name,
-            "title": lab.text("title", language),
-            "about": lab.text("about", language),
-            "needs": lab.text("needs", language),
+            **{key: lab.text(key, language) for key in ("title", "about", "needs")},
             "files": [f"{module}.py" for module in lab.modules],
         }
         for lab in LABS

@@ -191,11 +191,11 @@ class FigureStyle:
         *,
         columns: int,
         title: str | None = None,
-        side: Literal["upper", "lower"] = "upper",
+        loc: Literal["outside upper center", "outside lower center"] = "outside upper center",
     ) -> None:
         """Put a legend of what a panel shows above all panels, or below them."""
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc=f"outside {side} center", ncols=columns, title=title)
+        figure.legend(handles, labels, loc=loc, ncols=columns, title=title)
 
     def label_ends(
         self, axes: Axes, ends: Sequence[float], labels: Sequence[str], *, size: float

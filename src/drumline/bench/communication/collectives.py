@@ -341,7 +341,8 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
             ranks=spec.nodes * workers,
             out=folder,
             plans=spec.node_plans,
-            by_mpi=spec.uses("mpi"),  # the others, too: rivals take turns in the same processes
+            # the others, too: rivals take turns in the same processes
+            by_mpi="mpi" in spec.usable_backends,
             watch=watch,
         ) as answers:
             turns = [[Turn(**turn) for turn in answer["turns"]] for answer in answers]

@@ -129,7 +129,7 @@ def draw_model_parallel(style: FigureStyle, rows: Sequence[CaseRow]) -> Figure:
     title, y = "training loss: all forms on one axis", "loss of the whole batch"
     style.finish(curves, title=title, x="step", y=y, legend=False)
     title = "curves lie on each other; each is marked at steps of its own"
-    style.legend(figure, curves, columns=4, title=title, side="lower")
+    style.legend(figure, curves, columns=4, title=title, loc="outside lower center")
     return figure
 
 

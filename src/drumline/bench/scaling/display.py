@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -155,7 +155,7 @@ def draw_scaling(style: FigureStyle, result: ScalingResult) -> Figure:
     rounds = counted(rows[0].rounds, "round")
     title = f"{trained}: median of {rounds}, 95 % intervals by Student's t"
     style.legend(figure, figure.axes[0], columns=6, title=title)
-    style.legend(figure, ledger, columns=4, side="lower")
+    style.legend(figure, ledger, columns=4, loc="outside lower center")
     return figure
 
 
@@ -204,8 +204,8 @@ def _draw_lines(
         line = [row for row in own if row.kind == kind and panel.values(row)[0] is not None]
         shift = (number - (len(kinds) - 1) / 2) * _DODGE * room
         across, values = [getattr(row, varies) + shift for row in line], panel.intervals(line)
-        look = {"number": number, "markersize": 5, "linewidth": 1.2, "capsize": 3, "label": kind}
-        style.points(axes, across, values, scale=panel.scale, **look)
+        look: dict[str, Any] = {"markersize": 5, "linewidth": 1.2, "capsize": 3, "label": kind}
+        style.points(axes, across, values, number=number, scale=panel.scale, **look)
         top = max(top, *middles(values, panel.scale), 0.0)
     if panel.with_laws:
         fits = [fit for fit in result.fits if fit.mode == mode and fit.share >= 0]
