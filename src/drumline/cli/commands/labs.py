@@ -87,7 +87,7 @@ class LabRunOptions:
         None
     )
     reuse: Annotated[
-        bool, typer.Option("--reuse", help="Keep what was measured before by the same words.")
+        bool, typer.Option("--reuse", help="Keep what was measured before with the same arguments.")
     ] = False
     as_json: Json = False
 
