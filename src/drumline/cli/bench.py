@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 
 from drumline.bench.case_runner import BenchResult, Runnable
+from drumline.bench.communication import display as communication
 from drumline.bench.communication.aggregation import AggregationResult, run_aggregation
 from drumline.bench.communication.collectives import CollectivesResult, run_collectives
-from drumline.bench.communication.display import (
-    aggregation_table,
-    collectives_table,
-    draw_aggregation,
-    draw_collectives,
-    fits_table,
-)
-from drumline.bench.model_parallel.display import (
-    describe_agreement,
-    draw_model_parallel,
-    model_table,
-)
+from drumline.bench.model_parallel import display as model_parallel
 from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_parallel
 from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
 from drumline.bench.scaling.display import draw_scaling, scaling_table
@@ -70,13 +60,14 @@ def collectives_command(args: list[str], output: OutputOptions) -> None:
     _check(output)
     with watched() as watch:
         result = run_collectives(spec, out=output.out, watch=watch)
-    _show(result, output, partial(draw_collectives, rows=result.rows), _print_collectives)
+    draw = partial(communication.draw_collectives, rows=result.rows)
+    _show(result, output, draw, _print_collectives)
 
 
 def _print_collectives(console: Console, result: CollectivesResult) -> None:
-    console.print(collectives_table(result.rows))
+    console.print(communication.collectives_table(result.rows))
     if result.fits:
-        console.print("", fits_table(result.fits))
+        console.print("", communication.fits_table(result.fits))
     for skipped in result.skipped:
         print_text(console, f"{skipped.backend} was left out: it {skipped.why}")
 
@@ -87,7 +78,8 @@ def aggregation_command(args: list[str], output: OutputOptions) -> None:
     _check(output)
     with watched() as watch:
         result = run_aggregation(spec, out=output.out, watch=watch)
-    _show(result, output, partial(draw_aggregation, rows=result.rows), _print_aggregation)
+    draw = partial(communication.draw_aggregation, rows=result.rows)
+    _show(result, output, draw, _print_aggregation)
 
 
 def _print_aggregation(console: Console, result: AggregationResult) -> None:
@@ -98,7 +90,7 @@ def _print_aggregation(console: Console, result: AggregationResult) -> None:
         f"gradients of {spec.model.name}: {format_bytes(sum(sizes))} in "
         f"{counted(len(sizes), 'bucket')}, {spec.nodes * spec.workers} ranks on {where}\n",
     )
-    console.print(aggregation_table(result.rows))
+    console.print(communication.aggregation_table(result.rows))
 
 
 def model_parallel_command(args: list[str], output: OutputOptions, traces: Path | None) -> None:
@@ -112,7 +104,7 @@ def model_parallel_command(args: list[str], output: OutputOptions, traces: Path 
     with watched(by_case=True) as watch:
         result = run_model_parallel(spec, plan, out=output.out, traces=traces, watch=watch)
     ran = len(result.rows) + len(result.failed)
-    draw = partial(draw_model_parallel, rows=result.rows)
+    draw = partial(model_parallel.draw_model_parallel, rows=result.rows)
     _show(result, output, draw, _print_model_parallel, ran=ran, traces=traces)
 
 
@@ -125,8 +117,8 @@ def _print_model_parallel(console: Console, result: ModelParallelResult) -> None
         f"alone, and on {counted(spec.ranks, 'rank')}{where}",
     )
     if rows:
-        console.print(model_table(rows, nodes=spec.nodes))
-        if (said := describe_agreement(rows)) is not None:
+        console.print(model_parallel.model_table(rows, nodes=spec.nodes))
+        if (said := model_parallel.describe_agreement(rows)) is not None:
             print_text(console, said)
     for skipped in result.skipped:
         print_text(console, f"{skipped.case} was left out: {skipped.why}")

@@ -31,21 +31,13 @@ from drumline.bench.specs import CollectivesSpec
 from drumline.core.nodes import NodePlan
 from drumline.launch.probe import Watch, probed
 from drumline.report.intervals import quartiles
+from drumline.schedules import cost
 from drumline.schedules.collectives import (
     BY_BACKEND,
     FLOAT32_BYTES,
     CollectiveCall,
     plan,
     whole_elements,
-)
-from drumline.schedules.cost import (
-    AlphaBeta,
-    CriticalPath,
-    Point,
-    bandwidths,
-    bus_factor,
-    fit,
-    waiting_path,
 )
 
 
@@ -141,7 +133,7 @@ def build_rows(
         parts = [_split([log[number] for log in logs]) for number in numbers]
         times = [wait + transfer for wait, transfer in parts]
         low, median, high = quartiles(times)
-        algorithm_bandwidth, bus_bandwidth = bandwidths(collective, ranks, call.nbytes, median)
+        algorithm_bandwidth, bus_bandwidth = cost.bandwidths(collective, ranks, call.nbytes, median)
         leaders = logs[::workers]  # ranks of one node read the same counter
         wire = [[log[number].wire for number in numbers] for log in leaders]
         limit = limit_s(call, plans)
@@ -214,18 +206,18 @@ def limit_s(call: CollectiveCall, plans: Sequence[NodePlan]) -> float | None:
     if not rates or all(rate is None for rate in rates):
         return None
     if call.algorithm in BY_BACKEND:
-        busiest = [call.nbytes * bus_factor(call.collective, len(rates))] * len(rates)
+        busiest = [call.nbytes * cost.bus_factor(call.collective, len(rates))] * len(rates)
     else:
         busiest = list(map(max, *_bytes_between(call, len(rates))))
     pairs = zip(busiest, rates, strict=True)
     return max(8 * nbytes / rate for nbytes, rate in pairs if rate is not None)
 
 
-def path_of(row: CollectiveRow) -> CriticalPath:
+def path_of(row: CollectiveRow) -> cost.CriticalPath:
     """Return the critical path of a benched collective: the rounds and bytes of its time."""
     if row.algorithm in BY_BACKEND:
-        return CriticalPath(1, round(row.size * bus_factor(row.collective, row.ranks)))
-    return waiting_path(
+        return cost.CriticalPath(1, round(row.size * cost.bus_factor(row.collective, row.ranks)))
+    return cost.waiting_path(
         CollectiveCall(
             collective=row.collective,
             algorithm=row.algorithm,
@@ -281,9 +273,9 @@ def _by_rival(rows: Iterable[CollectiveRow]) -> dict[tuple[str, str], list[Colle
     return found
 
 
-def _fit(rows: Sequence[CollectiveRow]) -> AlphaBeta | None:
+def _fit(rows: Sequence[CollectiveRow]) -> cost.AlphaBeta | None:
     try:
-        return fit(Point(*path_of(row), row.median_s) for row in rows)
+        return cost.fit(cost.Point(*path_of(row), row.median_s) for row in rows)
     except ValueError:  # one size alone, or several of the same shape
         return None
 
