@@ -31,14 +31,8 @@ from drumline.cli.cluster_display import (
 from drumline.cluster.files.pull import Pulled, Puller
 from drumline.cluster.files.storage import store_run, stored_by_nodes
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs import services
 from drumline.cluster.jobs.follow import JobFollower, follow_to_end
-from drumline.cluster.jobs.services import (
-    MissingServiceError,
-    ServiceName,
-    open_service,
-    serve_requests,
-    stay_busy,
-)
 from drumline.cluster.jobs.submit import cancel, newest_job, status, submit
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill
@@ -307,26 +301,26 @@ def tensorboard_command(which: str | None, *, browser: bool) -> None:
     _serve(which, "tensorboard", browser=browser)
 
 
-def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None:
+def _serve(which: str | None, name: services.ServiceName, *, browser: bool) -> None:
     spec, home = find_cluster(which)
     console = Console(stderr=True, highlight=False)
 
     async def serve(fleet: Fleet) -> None:
         with NodeRows(console, name) as rows:
             try:
-                service = await open_service(fleet.leader, name, rows.report)
-            except MissingServiceError as error:
+                service = await services.open_service(fleet.leader, name, rows.report)
+            except services.MissingServiceError as error:
                 folder, packages = Path(home.read_facts().folder), [str(error.fields["package"])]
                 provisioner = Provisioner(spec=spec, folder=folder, home=home)
                 await provisioner.install_services(fleet.remotes, packages, rows.report)
-                service = await open_service(fleet.leader, name, rows.report)
+                service = await services.open_service(fleet.leader, name, rows.report)
         print(service.url, flush=True)
         console.print("the tunnel is open until you press Ctrl-C")
         if browser:
             _show(home, service.url)
-        tasks = [stay_busy(fleet.remotes)]
+        tasks = [services.stay_busy(fleet.remotes)]
         if name == "jupyter":  # its notebooks may ask for runs
-            tasks.append(serve_requests(fleet.remotes, partial(submit, fleet.remotes)))
+            tasks.append(services.serve_requests(fleet.remotes, partial(submit, fleet.remotes)))
         await asyncio.gather(*tasks)
 
     run_on(connected(spec, home), serve)

@@ -18,14 +18,7 @@ import yaml
 
 from drumline.core.errors import DrumlineError
 from drumline.core.rundir import Event, RunDir
-from drumline.report.ledger.accounts import (
-    Ledger,
-    common_steps,
-    compute_ledger,
-    on_one_clock,
-    step_seconds,
-    warm_steps,
-)
+from drumline.report.ledger import accounts
 from drumline.report.page.translator import Language, page_texts
 from drumline.spec.load import flatten_keys, read_run_spec
 from drumline.spec.run_spec import RunSpec
@@ -73,7 +66,7 @@ class RunRecord:
     """empty where the run did not come to its end"""
     curve: list[CurvePoint] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
-    ledger: Ledger | None = None
+    ledger: accounts.Ledger | None = None
     step_s: list[float] = field(default_factory=list)
     """how long each warm step took, until its last rank was done"""
     peak_bytes: list[int] = field(default_factory=list)
@@ -188,10 +181,10 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
 def _read_events(record: RunRecord) -> None:
     seconds = samples = 0.0
     positions: dict[int, Position] = {}
-    common = common_steps(on_one_clock(record.events))
+    common = accounts.common_steps(accounts.on_one_clock(record.events))
     # ranks of one copy of the model see the same samples
     copies = len(record.events) if record.spec is None else record.spec.axes.data
-    for ranks, took in zip(common, step_seconds(common), strict=True):
+    for ranks, took in zip(common, accounts.step_seconds(common), strict=True):
         seconds += took
         samples += sum(event["samples"] for event in ranks) * copies / len(ranks)
         step = ranks[0]["step"]
@@ -204,8 +197,8 @@ def _read_events(record: RunRecord) -> None:
                 continue
             result = {key: event[key] for key in ("test_loss", "accuracy")}
             record.scores.append(Score(**vars(found), **result))
-    record.ledger = compute_ledger(record.events)
-    record.step_s = step_seconds(warm_steps(record.events))
+    record.ledger = accounts.compute_ledger(record.events)
+    record.step_s = accounts.step_seconds(accounts.warm_steps(record.events))
     ends = [event for log in record.events for event in log if event["event"] == "end"]
     peaks = [end.get("peak_gpu_bytes", end.get("peak_bytes")) for end in ends]
     record.peak_bytes = [peak for peak in peaks if peak is not None]
