@@ -97,7 +97,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 _COMPOSE_HEAD = """\
 # {nodes} nodes, written by drumline compose. Start them with: docker compose up
-# The run directory appears in ./runs; docker compose down removes the plan.
+# The run directory appears in ./runs; docker compose down removes the containers.
 """
 _DOCKERFILE = """\
 # What drumline needs, in the versions that are here; drumline itself is mounted.
