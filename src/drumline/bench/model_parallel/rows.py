@@ -155,12 +155,10 @@ def _idle(steps: Sequence[Sequence[Event]], bubble: Bubble | None) -> list[float
 
 def payload_bytes(steps: Sequence[Sequence[Event]]) -> list[int] | None:
     """Return the bytes each rank of a benched run handed to others per step; None: not noted."""
-    if not steps:
-        return None
-    sent = [0] * len(steps[0])
-    for step in steps:
-        for rank, event in enumerate(step):
-            sent[rank] += sum(nbytes for op, nbytes, *_ in event["spans"] if op != "receive")
+    sent = [
+        sum(nbytes for event in log for op, nbytes, *_ in event["spans"] if op != "receive")
+        for log in zip(*steps, strict=True)
+    ]
     return [total // len(steps) for total in sent] if any(sent) else None
 
 
