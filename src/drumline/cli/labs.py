@@ -73,16 +73,13 @@ def start_command(number: int, folder: Path, lang: Language | None) -> None:
         print_text(console, line)
 
 
-LAB_FOLDERS = Path("labs")
-
-
 def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
     """Run `drumline lab run`: run a lab, write it up, and say where the page is."""
     request = LabRequest(
         number=number,
         args=args,
         full=options.full,
-        folder=options.out or LAB_FOLDERS / str(number),
+        folder=options.out or Path("labs", str(number)),
         lang=options.lang,
         reuse=options.reuse,
     )
