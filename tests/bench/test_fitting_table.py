@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from drumline.bench.communication.display import aggregation_table, collectives_table, fits_table
-from drumline.bench.fitting_table import FittingColumn, FittingTable
 from drumline.bench.model_parallel.display import _legend as model_legend
-from drumline.bench.scaling.table import _legend as scaling_legend
+from drumline.bench.scaling.display import _legend as scaling_legend
+from drumline.report.tables import FittingColumn, FittingTable
 
 TABLE = FittingTable(
     rows=[("ring", "1000", "11111", "7"), ("tree", "2000", "22222", "8")],

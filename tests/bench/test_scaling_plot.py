@@ -6,8 +6,7 @@ from itertools import combinations
 import pytest
 from rich.console import Console
 
-from drumline.bench.scaling.plot import draw_scaling
-from drumline.bench.scaling.table import scaling_table
+from drumline.bench.scaling.display import draw_scaling, scaling_table
 from drumline.report.plots import FigureStyle
 from scalings import by_law, make_result
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from drumline.cli import tunnels
+from drumline.cli import jobs
 from drumline.cli.cluster import extend_command
 from drumline.cli.jobs import logs_command, status_command
 from drumline.cluster.home import ClusterHome
@@ -69,7 +69,7 @@ def test_a_cluster_that_has_ended_is_told_so_by_every_command(lab, capsys, monke
         pytest.skip("no ssh here; install openssh-client")
     monkeypatch.setattr(fleet, "_TRY_S", 0.05)
     with pytest.raises(HostError, match=r"worker1 \(h\): has ended at the limit.*drumline up"):
-        tunnels.ssh_command("worker1", [], None)
+        jobs.ssh_command("worker1", [], None)
 
 
 def test_a_limit_is_not_moved_beyond_reason(lab):

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -183,7 +184,7 @@ def run_each(
     """Run a bench's or lab's cases in order; agents and simulated nodes stay between them.
 
     Args:
-        cases: in order.
+        cases: each has a slug and a label of its own.
         folder: holds the folders of all, by the cases' slugs, and the documents of benches.
         watch: called with the progress of all.
         noun: what a case is called, before its number.
@@ -218,11 +219,7 @@ def run_each(
 
 
 def _run_case(case: Runnable | Measurement, path: Path, agents: AgentPool, watch: Watch) -> None:
-    """Train in a new run directory, or measure; blocks until the case's ranks have ended.
-
-    Raises:
-        DrumlineError: the run failed.
-    """
+    """Train in a new run directory, or measure; blocks until the case's ranks have ended."""
     if isinstance(case, Measurement):
         result = case.bench(case.spec, out=None, watch=watch)
         write_atomic(_document_file(path), json.dumps(result.to_json()) + "\n")
@@ -244,10 +241,10 @@ def _document_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def describe_machine(argv: list[str]) -> dict[str, object]:
+def describe_machine() -> dict[str, object]:
     """Describe for a bench's result the machine, its software, the command, and its load."""
     load = os.getloadavg()[0]
-    return {**build_manifest(argv), "cpu": _cpu_model(), "load_1min": round(load, 2)}
+    return {**build_manifest(sys.argv), "cpu": _cpu_model(), "load_1min": round(load, 2)}
 
 
 def _cpu_model() -> str:

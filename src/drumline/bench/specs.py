@@ -64,11 +64,7 @@ def _check_size(value: object) -> int:
 
 
 def check_names(given: Iterable[str], known: Iterable[str], what: str, key: str) -> None:
-    """Refuse names in a bench's spec that are not known.
-
-    Raises:
-        ClashError: names those that there are, and the nearest.
-    """
+    """Refuse names in a bench's spec that are not known; ClashError tells the nearest."""
     known = list(known)
     for name in given:
         if name not in known:
@@ -128,11 +124,6 @@ class BenchSpec(BenchPlace):
     rounds: int | None = Field(default=None, ge=1, le=10_000)
     """how often each is measured (default: as often as a few seconds allow)"""
 
-    @classmethod
-    def build(cls, options: Mapping[str, object]) -> Self:
-        """Build the spec of a bench that a lab measures by; its own options are right."""
-        return cls.model_validate(options)
-
 
 class CollectivesSpec(BenchSpec):
     """`drumline bench collectives`: which collective, by what, how large."""
@@ -168,7 +159,7 @@ class CollectivesSpec(BenchSpec):
         if not self.usable_backends:
             name, why = next(iter(self.unusable_backends.items()))
             raise clash("bench_backends", name=name, why=why)
-        if self.uses("nccl") and NATIVE not in self.named_algorithms:
+        if "nccl" in self.usable_backends and NATIVE not in self.named_algorithms:
             raise clash("nccl_has_native_alone")
         return self
 
@@ -185,10 +176,6 @@ class CollectivesSpec(BenchSpec):
     def usable_backends(self) -> tuple[str, ...]:
         """The backends that can join these ranks."""
         return tuple(name for name in self.backends if name not in self.unusable_backends)
-
-    def uses(self, backend: str) -> bool:
-        """Whether a backend is asked for, and can join these ranks."""
-        return backend in self.usable_backends
 
     @property
     def rivals(self) -> tuple[tuple[str, str], ...]:
@@ -255,11 +242,6 @@ class AggregationSpec(BenchSpec):
         if self.bottleneck is not None and not self.bottleneck < self.nodes > 1:
             raise clash("no_such_bottleneck", spec=self, last=self.nodes - 1)
         return self
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether the model reads text, and not images."""
-        return self.model.name in TEXT_MODELS
 
     @property
     def situations(self) -> dict[str, tuple[NodePlan, ...]]:
@@ -336,11 +318,7 @@ def settle_keys(values: Any, *, model: Mapping[str, object], workers: object) ->
 
 
 def check_trained(model: ModelSpec, data: DataSpec) -> None:
-    """Refuse a bench's model that there is not, data that it cannot read, a misplaced batch.
-
-    Raises:
-        ClashError: says which key, and the way out.
-    """
+    """Refuse a bench's model that there is not, data that it cannot read, a misplaced batch."""
     name, text = model.name, data.name in TEXT_DATA
     if ":" not in name:
         check_names([name], BUILTIN_MODELS, "model", "model.name")

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin, get_type_hints
 
@@ -69,8 +69,9 @@ class App(typer.Typer):
         Args:
             name: of the command, if not the function's.
             calls: the function of this package that does the work, `module:function`, where the
-                one that is added only declares the options. It is imported when the command is
-                called, so that `--help` loads none of what commands need.
+                one that is added only declares the options: as parameters, or as the fields of a
+                dataclass. It is imported when the command is called, so that `--help` loads none
+                of what commands need.
             settings: typer's.
         """
 
@@ -89,7 +90,18 @@ def _handed_over(declaration: Callable[..., None], calls: str) -> Callable[..., 
         function = find_handler(calls)
         function(**bind_options(function, options))
 
+    signature = inspect.Signature(list(_parameters(declaration)))
+    command.__signature__ = signature  # type: ignore[attr-defined]  # what typer asks for
     return command
+
+
+def _parameters(declaration: Callable[..., object]) -> Iterator[inspect.Parameter]:
+    for parameter in inspect.signature(declaration, eval_str=True).parameters.values():
+        type_ = parameter.annotation
+        if isinstance(type_, type) and is_dataclass(type_):
+            yield from _parameters(type_)
+        else:
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def find_handler(calls: str) -> Callable[..., None]:
@@ -100,10 +112,7 @@ def find_handler(calls: str) -> Callable[..., None]:
 
 
 def bind_options(function: Callable[..., None], options: Mapping[str, object]) -> dict[str, object]:
-    """Bind a CLI command's options to a function's arguments, dataclasses by their fields.
-
-    A list that was not given is empty.
-    """
+    """Bind a CLI command's options to a function's arguments; a list that is not given is empty."""
 
     def bind(name: str, type_: Any) -> object:
         if isinstance(type_, type) and is_dataclass(type_):
@@ -144,6 +153,9 @@ app.add_typer(lab_app, name="lab")
 REST_IS_THEIRS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """what follows the first argument belongs to it, options too"""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
+Module = Annotated[
+    bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
+]
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
 from drumline.bench.case_runner import BenchResult, Runnable
+from drumline.bench.communication import display as communication
 from drumline.bench.communication.aggregation import AggregationResult, run_aggregation
 from drumline.bench.communication.collectives import CollectivesResult, run_collectives
-from drumline.bench.communication.display import (
-    aggregation_table,
-    collectives_table,
-    draw_aggregation,
-    draw_collectives,
-    fits_table,
-)
-from drumline.bench.model_parallel.display import (
-    describe_agreement,
-    draw_model_parallel,
-    model_table,
-)
+from drumline.bench.model_parallel import display as model_parallel
 from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_parallel
 from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
-from drumline.bench.scaling.plot import draw_scaling
+from drumline.bench.scaling.display import draw_scaling, scaling_table
 from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
-from drumline.bench.scaling.table import scaling_table
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.cli.app import print_json, print_text
+from drumline.cli.commands.bench import OutputOptions
 from drumline.cli.display import watched
 from drumline.core.errors import RunDirError, UsageError, WorkerError
 from drumline.core.formatting import counted, format_bytes
@@ -53,43 +43,31 @@ _SCALING = "drumline bench scaling workers=1,2,4 kinds=ddp,chunked_ring mode=str
 _COLLECTIVES = "drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB"
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """Where the results are to go."""
-
-    as_json: bool
-    csv: Path | None
-    figure: Path | None
-    out: Path | None
-
-    def check(self) -> None:
-        """Refuse what cannot be written (UsageError), before anything is measured."""
-        for option, path in (("--csv", self.csv), ("--figure", self.figure)):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise UsageError(
-                    f"{option} {path}: there is no folder {path.parent}; make it first"
-                )
-        if self.figure is not None and self.figure.suffix not in (".png", ".svg"):
-            raise UsageError(
-                f"--figure {self.figure}: expected a name that ends in .png or .svg; both are "
-                f"written"
-            )
+def _check(output: OutputOptions) -> None:
+    """Refuse what cannot be written (UsageError), before anything is measured."""
+    for option, path in (("--csv", output.csv), ("--figure", output.figure)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    if output.figure is not None and output.figure.suffix not in (".png", ".svg"):
+        raise UsageError(
+            f"--figure {output.figure}: expected a name that ends in .png or .svg; both are written"
+        )
 
 
 def collectives_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench collectives`, and show what came out."""
     spec = read_options(CollectivesSpec, args, _COLLECTIVES)
-    output.check()
+    _check(output)
     with watched() as watch:
         result = run_collectives(spec, out=output.out, watch=watch)
-    _show(result, output, lambda style: draw_collectives(style, result.rows), _print_collectives)
+    draw = partial(communication.draw_collectives, rows=result.rows)
+    _show(result, output, draw, _print_collectives)
 
 
 def _print_collectives(console: Console, result: CollectivesResult) -> None:
-    console.print(collectives_table(result.rows))
+    console.print(communication.collectives_table(result.rows))
     if result.fits:
-        console.print()
-        console.print(fits_table(result.fits))
+        console.print("", communication.fits_table(result.fits))
     for skipped in result.skipped:
         print_text(console, f"{skipped.backend} was left out: it {skipped.why}")
 
@@ -97,10 +75,11 @@ def _print_collectives(console: Console, result: CollectivesResult) -> None:
 def aggregation_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench aggregation`, and show what came out."""
     spec = read_options(AggregationSpec, args, _AGGREGATION)
-    output.check()
+    _check(output)
     with watched() as watch:
         result = run_aggregation(spec, out=output.out, watch=watch)
-    _show(result, output, lambda style: draw_aggregation(style, result.rows), _print_aggregation)
+    draw = partial(communication.draw_aggregation, rows=result.rows)
+    _show(result, output, draw, _print_aggregation)
 
 
 def _print_aggregation(console: Console, result: AggregationResult) -> None:
@@ -111,24 +90,21 @@ def _print_aggregation(console: Console, result: AggregationResult) -> None:
         f"gradients of {spec.model.name}: {format_bytes(sum(sizes))} in "
         f"{counted(len(sizes), 'bucket')}, {spec.nodes * spec.workers} ranks on {where}\n",
     )
-    console.print(aggregation_table(result.rows))
+    console.print(communication.aggregation_table(result.rows))
 
 
 def model_parallel_command(args: list[str], output: OutputOptions, traces: Path | None) -> None:
     """Run `drumline bench model-parallel`, and show what each form costs."""
     spec = read_options(ModelParallelSpec, args, _MODEL_PARALLEL)
     plan = plan_cases(spec)
-    output.check()
+    _check(output)
     if traces is not None and traces.exists() and not traces.is_dir():
         raise UsageError(f"--traces {traces}: that is a file; name a folder")
     _check_cases(plan.cases, output.out)
     with watched(by_case=True) as watch:
         result = run_model_parallel(spec, plan, out=output.out, traces=traces, watch=watch)
-
-    def draw(style: FigureStyle) -> Figure:
-        return draw_model_parallel(style, result.rows)
-
     ran = len(result.rows) + len(result.failed)
+    draw = partial(model_parallel.draw_model_parallel, rows=result.rows)
     _show(result, output, draw, _print_model_parallel, ran=ran, traces=traces)
 
 
@@ -141,9 +117,8 @@ def _print_model_parallel(console: Console, result: ModelParallelResult) -> None
         f"alone, and on {counted(spec.ranks, 'rank')}{where}",
     )
     if rows:
-        console.print(model_table(rows, nodes=spec.nodes))
-        said = describe_agreement(rows)
-        if said is not None:
+        console.print(model_parallel.model_table(rows, nodes=spec.nodes))
+        if (said := model_parallel.describe_agreement(rows)) is not None:
             print_text(console, said)
     for skipped in result.skipped:
         print_text(console, f"{skipped.case} was left out: {skipped.why}")
@@ -153,11 +128,11 @@ def scaling_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench scaling`, and show what more ranks gain and lose."""
     spec = read_options(ScalingSpec, args, _SCALING)
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
-    output.check()
+    _check(output)
     _check_cases(runs, output.out)
     with watched(by_case=True) as watch:
         result = run_scaling(spec, runs, out=output.out, watch=watch)
-    _show(result, output, lambda style: draw_scaling(style, result), _print_scaling, ran=len(runs))
+    _show(result, output, partial(draw_scaling, result=result), _print_scaling, ran=len(runs))
 
 
 def _print_scaling(console: Console, result: ScalingResult) -> None:
@@ -231,8 +206,7 @@ def _show(
         if files:
             print_text(console, f"written: {', '.join(map(str, files))}")
         if traces is not None and result.rows:
-            hint = f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)"
-            print_text(console, hint)
+            print_text(console, f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)")
     if result.failed:
         told = [f"{failure.case}: {failure.error}" for failure in result.failed]
         raise WorkerError(f"{len(told)} of {ran} cases failed:\n" + "\n".join(told))

@@ -32,12 +32,10 @@ from drumline.cluster.spec import (
 from drumline.core.errors import ClusterError, DrumlineError, InterruptError, UsageError
 from drumline.core.formatting import counted, format_seconds
 
-_PROVIDERS = ("ec2", "ssh", "twin")
-
 
 def init_command(provider: str, name: str | None, *, force: bool) -> None:
     """Run `drumline cluster init`: write cluster.yaml."""
-    if provider not in _PROVIDERS:
+    if provider not in ("ec2", "ssh", "twin"):
         raise UsageError(f"no provider {provider!r}; there are ec2, ssh and twin")
     if FILE.exists() and not force:
         raise UsageError(f"{FILE} is there already; edit it, or replace it with --force")
@@ -74,6 +72,7 @@ def up_command(args: list[str], *, as_json: bool) -> None:
         raise InterruptError(
             "interrupted; what was made is there: drumline up goes on, drumline down removes it"
         ) from None
+    took_s = time.monotonic() - began
     if as_json:
         print_json(
             {
@@ -85,16 +84,14 @@ def up_command(args: list[str], *, as_json: bool) -> None:
                 "price_usd": cluster.price_usd,
                 "deadline": cluster.deadline,
                 "limits_changed": cluster.limits_changed,
-                "took_s": time.monotonic() - began,
+                "took_s": took_s,
             }
         )
         return
     changed = bool(cluster.made or cluster.provisioned or cluster.limits_changed)
-    took = format_seconds(time.monotonic() - began)
+    took = f", after {format_seconds(took_s)}" if changed else "; nothing had to change"
     print_machines(console, cluster.machines)
-    console.print(
-        f"{spec.name} is up" + (f", after {took}" if changed else "; nothing had to change")
-    )
+    console.print(f"{spec.name} is up{took}")
     if cluster.limits_changed:
         console.print(f"limits changed: {', '.join(cluster.limits_changed)}", soft_wrap=True)
     console.print(describe_limits(spec, cluster.deadline, cluster.price_usd), soft_wrap=True)

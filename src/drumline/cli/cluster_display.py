@@ -131,7 +131,9 @@ def print_end(job_id: str, state: JobState) -> int:
     if state.phase == "done":
         return 0
     if state.error:
-        raise _JobError(state.error, code=state.code or 1)
+        failed = DrumlineError(state.error)
+        failed.exit_code = state.code or 1  # type: ignore[misc]  # the job's own
+        raise failed
     return state.code or 1
 
 
@@ -144,11 +146,3 @@ def refuse_rank(job_id: str, rank: int | None, ranks: Collection[int]) -> None:
     else:
         has = f"has {name_ranks(sorted(ranks))}" if ranks else "never had any"
     raise UsageError(f"no rank {rank}: {job_id} {has}")
-
-
-class _JobError(DrumlineError):
-    """A job that failed, with its own exit code."""
-
-    def __init__(self, message: str, *, code: int) -> None:
-        super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]

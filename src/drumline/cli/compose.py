@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from packaging.requirements import Requirement
 from rich.console import Console
 
 from drumline.cli.app import print_text
+from drumline.cli.commands.show import ContainerOptions
 from drumline.cli.train import split_args
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.formatting import listed
@@ -32,7 +32,7 @@ from drumline.spec.load import load_spec
 _MAX_NODES = 99
 
 
-def compose_command(plan: ComposePlan, *, out: Path, force: bool) -> None:
+def compose_command(args: list[str], plan: ContainerOptions, *, out: Path, force: bool) -> None:
     """Run `drumline compose`: write compose.yaml and Dockerfile, once the arguments are checked."""
     if not 1 <= plan.nodes <= _MAX_NODES:
         raise UsageError(f"-n {plan.nodes}: give 1 to {_MAX_NODES} nodes, such as -n 4")
@@ -40,8 +40,8 @@ def compose_command(plan: ComposePlan, *, out: Path, force: bool) -> None:
         raise UsageError(f"--cpus {plan.cpus:g}: must be more than 0, such as --cpus 1.5")
     if plan.port not in range(1, 1 << 16):
         raise UsageError(f"--port {plan.port}: give a port from 1 to 65535, such as --port 29500")
-    _check_args(plan, out)
-    services = {_name_node(rank): _service(plan, rank) for rank in range(plan.nodes)}
+    _check_args(args, plan.nodes, out)
+    services = {_name_node(rank): _service(args, plan, rank) for rank in range(plan.nodes)}
     compose = _COMPOSE_HEAD.format(nodes=plan.nodes)
     compose += yaml.safe_dump({"services": services}, sort_keys=False)
     files = {out / "compose.yaml": compose, out / "Dockerfile": _dockerfile_text()}
@@ -51,22 +51,22 @@ def compose_command(plan: ComposePlan, *, out: Path, force: bool) -> None:
     print_text(Console(), f"start the nodes with: docker compose --project-directory {folder} up")
 
 
-def _check_args(plan: ComposePlan, out: Path) -> None:
+def _check_args(args: list[str], nodes: int, out: Path) -> None:
     """Refuse now what would fail in every container."""
-    given = split_args(plan.args)
+    given = split_args(args)
     for arg in given.overrides:
         if arg.partition("=")[0] in ("nodes", "workers"):
             raise UsageError(f"{arg}: here each node is a container with one rank; use -n instead")
     if given.resume is not None:
         return
     file = None if given.file is None else out / given.file
-    spec = load_spec(file, given.overrides, ranks=plan.nodes)
+    spec = load_spec(file, given.overrides, ranks=nodes)
     if spec.backend == "mpi":
         raise UsageError(
             "backend: mpi joins ranks that one mpirun has started, but containers start theirs one "
             "by one; leave backend out, or set backend=gloo"
         )
-    if spec.backend == "shm" and plan.nodes > 1:
+    if spec.backend == "shm" and nodes > 1:
         raise UsageError(
             "backend: shm joins ranks that share memory, and containers do not; leave backend out, "
             "or set backend=gloo"
@@ -93,20 +93,6 @@ def _write(files: dict[Path, str], *, force: bool) -> None:
 
 IMAGE = "drumline-node"
 _PACKAGE = Path(__file__).parents[1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComposePlan:
-    """What the containers are like."""
-
-    args: list[str]
-    """of `drumline train`"""
-    nodes: int
-    cpus: float | None
-    """how many cores each container may use at most"""
-    gpu: bool
-    """whether each container gets a GPU"""
-    port: int
 
 
 _COMPOSE_HEAD = """\
@@ -140,10 +126,10 @@ def _name_node(rank: int) -> str:
     return f"node{rank + 1:02d}"
 
 
-def _service(plan: ComposePlan, rank: int) -> dict[str, object]:
+def _service(args: list[str], plan: ContainerOptions, rank: int) -> dict[str, object]:
     # a container sees all cores, whatever its limit: say how many threads make sense
     threads = () if plan.cpus is None else (f"threads={max(1, int(plan.cpus))}",)
-    given = map(_escape, (*threads, *plan.args))
+    given = map(_escape, (*threads, *args))
     master = f"{_name_node(0)}:{plan.port}"
     options = ("--rank", rank, "--world-size", plan.nodes, "--master", master)
     service: dict[str, object] = {

@@ -26,13 +26,7 @@ from drumline.core.rundir import Event, RunDir
 from drumline.launch.probe import Progress as ProbeProgress
 from drumline.launch.probe import Watch
 from drumline.report.progress import RunProgress
-from drumline.report.tables import (
-    BAR_WIDTH,
-    Accounts,
-    summary_table,
-    time_bar,
-    time_bar_legend,
-)
+from drumline.report.tables import BAR_WIDTH, Accounts, summary_table, time_bar, time_bar_legend
 from drumline.spec.run_spec import RunSpec
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")

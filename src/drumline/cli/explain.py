@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
 from drumline.cli.app import print_json
+from drumline.cli.commands.train import ExplainOptions
 from drumline.core.errors import UsageError
 from drumline.core.files import write_atomic
 from drumline.core.formatting import parse_bytes
@@ -29,72 +30,61 @@ _ELEMENT_BYTES = 8
 _STUCK_S = 3.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExplainOptions:
-    """What the user asked for."""
-
-    collective: str
-    algorithm: str | None
-    ranks: int
-    size: str
-    root: int
-    ranks_per_node: int
-    mismatch: bool
-
-    def read(self) -> CollectiveCall:
-        """Return the call that is meant; UsageError: there is no such call."""
-        algorithm = find_algorithm_name(self.collective, self.algorithm)
-        if not 1 <= self.ranks <= MAX_RANKS:
-            raise UsageError(
-                f"--ranks {self.ranks}: expected 1 to {MAX_RANKS}; more cannot be told apart in a "
-                f"figure"
-            )
-        if not 0 <= self.root < self.ranks:
-            raise UsageError(
-                f"--root {self.root}: ranks go from 0 to {self.ranks - 1}; raise --ranks, or "
-                f"choose one of them"
-            )
-        if self.root and self.collective not in ROOTED:
-            raise UsageError(f"--root {self.root}: {self.collective} has no root; leave it out")
-        if self.ranks_per_node < 1:
-            raise UsageError(f"--ranks-per-node {self.ranks_per_node}: expected 1 or more")
-        call = CollectiveCall(
-            collective=self.collective,
-            algorithm=algorithm,
-            ranks=self.ranks,
-            elements=self._elements(),
-            element_bytes=_ELEMENT_BYTES,
-            root=self.root,
-            ranks_per_node=self.ranks_per_node if algorithm == "hierarchical" else None,
+def _read_call(given: ExplainOptions) -> CollectiveCall:
+    """Return the call that is meant; UsageError: there is no such call."""
+    algorithm = find_algorithm_name(given.collective, given.algorithm)
+    if not 1 <= given.ranks <= MAX_RANKS:
+        raise UsageError(
+            f"--ranks {given.ranks}: expected 1 to {MAX_RANKS}; more cannot be told apart in a "
+            f"figure"
         )
-        nothing_sent = call.ranks == 1 or not (call.nbytes or call.collective == "barrier")
-        if self.mismatch and nothing_sent:
-            raise UsageError(
-                "--mismatch needs two ranks at least, and something to send: nobody waits otherwise"
-            )
-        return call
+    if not 0 <= given.root < given.ranks:
+        raise UsageError(
+            f"--root {given.root}: ranks go from 0 to {given.ranks - 1}; raise --ranks, or "
+            f"choose one of them"
+        )
+    if given.root and given.collective not in ROOTED:
+        raise UsageError(f"--root {given.root}: {given.collective} has no root; leave it out")
+    if given.ranks_per_node < 1:
+        raise UsageError(f"--ranks-per-node {given.ranks_per_node}: expected 1 or more")
+    call = CollectiveCall(
+        collective=given.collective,
+        algorithm=algorithm,
+        ranks=given.ranks,
+        elements=_count_elements(given),
+        element_bytes=_ELEMENT_BYTES,
+        root=given.root,
+        ranks_per_node=given.ranks_per_node if algorithm == "hierarchical" else None,
+    )
+    nothing_sent = call.ranks == 1 or not (call.nbytes or call.collective == "barrier")
+    if given.mismatch and nothing_sent:
+        raise UsageError(
+            "--mismatch needs two ranks at least, and something to send: nobody waits otherwise"
+        )
+    return call
 
-    def _elements(self) -> int:
-        """Whole elements of eight bytes, and whole parts where each rank has one."""
-        if self.collective == "barrier":
-            return 0
-        try:
-            nbytes = parse_bytes(self.size)
-        except ValueError as error:
-            raise UsageError(f"--size: {error}") from None
-        if nbytes > MAX_BYTES:
-            raise UsageError(
-                f"--size {self.size}: expected {MAX_BYTES // 2**20} MiB at most; the steps of a "
-                f"larger one are the same"
-            )
-        return whole_elements(self.collective, self.ranks, nbytes, _ELEMENT_BYTES)
+
+def _count_elements(given: ExplainOptions) -> int:
+    """Whole elements of eight bytes, and whole parts where each rank has one."""
+    if given.collective == "barrier":
+        return 0
+    try:
+        nbytes = parse_bytes(given.size)
+    except ValueError as error:
+        raise UsageError(f"--size: {error}") from None
+    if nbytes > MAX_BYTES:
+        raise UsageError(
+            f"--size {given.size}: expected {MAX_BYTES // 2**20} MiB at most; the steps of a "
+            f"larger one are the same"
+        )
+    return whole_elements(given.collective, given.ranks, nbytes, _ELEMENT_BYTES)
 
 
 def explain_command(
     options: ExplainOptions, *, html: Path | None, out: Path | None, show: bool, as_json: bool
 ) -> None:
     """Run `drumline explain`: record a collective; show it here, on a page or as JSON."""
-    call = options.read()
+    call = _read_call(options)
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html {html}: there is no folder {html.parent}; make it first")
     explanation = _record(call, out, mismatch=options.mismatch)

@@ -1,11 +1,16 @@
-"""What `status`, `logs`, `cancel` and `pull` do and print, also of jobs whose nodes are gone."""
+"""What `status`, `logs`, `cancel` and `pull` do and print, also of jobs whose nodes are gone; and
+what `ssh`, `jupyter` and `tensorboard` do.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import sys
 import time
+import webbrowser
 from collections.abc import Container
 from functools import partial
 from pathlib import Path
@@ -26,15 +31,17 @@ from drumline.cli.cluster_display import (
 from drumline.cluster.files.pull import Pulled, Puller
 from drumline.cluster.files.storage import store_run, stored_by_nodes
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs import services
 from drumline.cluster.jobs.follow import JobFollower, follow_to_end
-from drumline.cluster.jobs.submit import cancel, newest_job, status
+from drumline.cluster.jobs.submit import cancel, newest_job, status, submit
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Reporter
+from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
-from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, reached, run_on
+from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, reached, refuse_silent, run_on
 from drumline.core.errors import ClusterError, HostError, UsageError
-from drumline.core.formatting import counted, format_bytes, format_seconds
+from drumline.core.formatting import counted, format_bytes, format_seconds, listed
 from drumline.core.json_lines import Message
 from drumline.node.job import JOB_ID, JobState
 
@@ -78,9 +85,7 @@ def status_command(which: str | None, *, as_json: bool) -> None:
         console.print(f"logs that were pulled: drumline logs {' | '.join(kept)}", soft_wrap=True)
 
 
-async def _ask(
-    nodes: tuple[Fleet, list[HostError]],
-) -> tuple[list[Message], list[HostError]]:
+async def _ask(nodes: tuple[Fleet, list[HostError]]) -> tuple[list[Message], list[HostError]]:
     """Return the jobs, and why nodes do not tell of any."""
     fleet, lost = nodes
     for remote in fleet.remotes:  # the first that answers knows them all
@@ -94,6 +99,20 @@ async def _ask(
 def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int | None) -> None:
     """Run `drumline logs`: print a job's output."""
     printer = Printer()
+
+    async def print_logs(fleet: Fleet) -> int:
+        job_id = job or await newest_job(fleet.remotes)
+        if rank is not None:
+            for each in await status(fleet.remotes):
+                workers = each["state"]["workers"] or each["workers"]
+                if each["id"] == job_id and workers is not None:  # else it is not known yet
+                    refuse_rank(job_id, rank, range(len(each["addresses"]) * int(workers)))
+        follower = JobFollower(job_id, printer, rank=rank)
+        if not follow:
+            await follower.run(fleet.remotes, once=True)
+            return 0
+        return print_end(job_id, await follow_to_end(spec, home, fleet, follower, print_note))
+
     try:
         spec, home = find_cluster(which)
     except UsageError:
@@ -103,8 +122,7 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
         code = _print_kept(home, job, follow=follow, rank=rank)
     else:
         try:
-            work = partial(_logs, spec, home, printer, job, follow=follow, rank=rank)
-            code = run_on(connected(spec, home, note=print_note), work)
+            code = run_on(connected(spec, home, note=print_note), print_logs)
         except HostError as error:
             kept = _kept_jobs(home)
             if printer.lines or not kept or job not in (None, *kept):
@@ -114,29 +132,6 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
             code = _print_kept(home, job, follow=follow, rank=rank)
     if code:
         sys.exit(code)
-
-
-async def _logs(
-    spec: ClusterSpec,
-    home: ClusterHome,
-    printer: Printer,
-    job: str | None,
-    fleet: Fleet,
-    *,
-    follow: bool,
-    rank: int | None,
-) -> int:
-    job_id = job or await newest_job(fleet.remotes)
-    if rank is not None:
-        for each in await status(fleet.remotes):
-            workers = each["state"]["workers"] or each["workers"]
-            if each["id"] == job_id and workers is not None:  # else it is not known yet
-                refuse_rank(job_id, rank, range(len(each["addresses"]) * int(workers)))
-    follower = JobFollower(job_id, printer, rank=rank)
-    if not follow:
-        await follower.run(fleet.remotes, once=True)
-        return 0
-    return print_end(job_id, await follow_to_end(spec, home, fleet, follower, print_note))
 
 
 def cancel_command(job: str | None, which: str | None) -> None:
@@ -278,3 +273,63 @@ def _trusted(job_id: str) -> str:
     if not JOB_ID.fullmatch(job_id):
         raise HostError(f"a node tells of a job {job_id!r}, which no job is called; look at it")
     return job_id
+
+
+def ssh_command(node: str, command: list[str], which: str | None) -> None:
+    """Run `drumline ssh`: become OpenSSH, with the cluster's own configuration."""
+    spec, home = find_cluster(which)
+    machines = {machine.name: machine for machine in home.read_facts().machines}
+    if not machines:
+        raise no_nodes(home)
+    if node not in machines:
+        are = "is" if len(machines) == 1 else "are"
+        raise UsageError(f"no node {node}; there {are} {listed(list(machines))}")
+    program = shutil.which("ssh")
+    if program is None:
+        raise UsageError("ssh is not here; install it (apt-get install openssh-client)")
+    refuse_silent(spec, home, machines[node])
+    os.execv(program, [program, "-F", str(home.ssh_config), node, *command])
+
+
+def jupyter_command(which: str | None, *, browser: bool) -> None:
+    """Run `drumline jupyter`: open the leader's JupyterLab, start what notebooks ask for."""
+    _serve(which, "jupyter", browser=browser)
+
+
+def tensorboard_command(which: str | None, *, browser: bool) -> None:
+    """Run `drumline tensorboard`: open TensorBoard of the leader."""
+    _serve(which, "tensorboard", browser=browser)
+
+
+def _serve(which: str | None, name: services.ServiceName, *, browser: bool) -> None:
+    spec, home = find_cluster(which)
+    console = Console(stderr=True, highlight=False)
+
+    async def serve(fleet: Fleet) -> None:
+        with NodeRows(console, name) as rows:
+            try:
+                service = await services.open_service(fleet.leader, name, rows.report)
+            except services.MissingServiceError as error:
+                folder, packages = Path(home.read_facts().folder), [str(error.fields["package"])]
+                provisioner = Provisioner(spec=spec, folder=folder, home=home)
+                await provisioner.install_services(fleet.remotes, packages, rows.report)
+                service = await services.open_service(fleet.leader, name, rows.report)
+        print(service.url, flush=True)
+        console.print("the tunnel is open until you press Ctrl-C")
+        if browser:
+            _show(home, service.url)
+        tasks = [services.stay_busy(fleet.remotes)]
+        if name == "jupyter":  # its notebooks may ask for runs
+            tasks.append(services.serve_requests(fleet.remotes, partial(submit, fleet.remotes)))
+        await asyncio.gather(*tasks)
+
+    run_on(connected(spec, home), serve)
+
+
+def _show(home: ClusterHome, url: str) -> None:
+    """Open a page in the browser by a file that leads there: a token is not for process lists."""
+    page = home.path / "open.html"
+    page.unlink(missing_ok=True)
+    with open(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f'<meta http-equiv="refresh" content="0; url={url}">\n')
+    webbrowser.open(page.as_uri())

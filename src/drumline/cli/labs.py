@@ -6,7 +6,7 @@ import contextlib
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.text import Text
 
 import drumline
 from drumline.cli.app import print_json, print_text
+from drumline.cli.commands.labs import LabRunOptions
 from drumline.cli.display import watched
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
@@ -46,9 +47,7 @@ def list_command(lang: Language | None, *, as_json: bool) -> None:
         {
             "lab": lab.number,
             "name": lab.name,
-            "title": lab.text("title", language),
-            "about": lab.text("about", language),
-            "needs": lab.text("needs", language),
+            **{key: lab.text(key, language) for key in ("title", "about", "needs")},
             "files": [f"{module}.py" for module in lab.modules],
         }
         for lab in LABS
@@ -74,32 +73,19 @@ def start_command(number: int, folder: Path, lang: Language | None) -> None:
         print_text(console, line)
 
 
-LAB_FOLDERS = Path("labs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabRunOptions:
-    """How a lab is to be run."""
-
-    full: bool
-    lang: Language
-    out: Path | None
-    reuse: bool
-    as_json: bool
-
-
 def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
     """Run `drumline lab run`: run a lab, write it up, and say where the page is."""
+    request = LabRequest(
+        number=number,
+        args=args,
+        full=options.full,
+        folder=options.out or Path("labs", str(number)),
+        lang=options.lang,
+        reuse=options.reuse,
+    )
     with watched() as watch:
         written = run_lab(
-            LabRequest(
-                number=number,
-                args=args,
-                full=options.full,
-                folder=options.out or LAB_FOLDERS / str(number),
-                lang=options.lang,
-                reuse=options.reuse,
-            ),
+            request,
             watch=watch,
             on_figure=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
         )
@@ -139,12 +125,7 @@ _PRINTED_LINES = 8
 
 
 def check_command(
-    folder: Path,
-    *,
-    junit: Path | None,
-    lang: Language | None,
-    timeout_s: float,
-    as_json: bool,
+    folder: Path, *, junit: Path | None, lang: Language | None, timeout_s: float, as_json: bool
 ) -> None:
     """Run `drumline lab check` on a student's folder; exits with 1 unless all is right."""
     lab, started_in = recognise_lab(folder)

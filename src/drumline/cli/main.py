@@ -43,7 +43,8 @@ def main() -> None:
     if problem is not None:
         print(f"drumline: {problem}", file=sys.stderr)
     signals.leave()  # a second Ctrl-C would end Python on its way out, with a code of its own
-    sys.exit(signals.exit_code if code == InterruptError.exit_code else code)
+    # a shell expects 128 + n of a command that signal n has ended
+    sys.exit(128 + signals.number if code == InterruptError.exit_code else code)
 
 
 def _run() -> tuple[str | None, int]:
@@ -121,15 +122,10 @@ class EndingSignals:
     """Turns the signals into KeyboardInterrupt, and remembers which one it was."""
 
     def __init__(self) -> None:
-        self._number = signal.SIGINT
+        self.number = signal.SIGINT
         for number in _ENDING:
             if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored
                 signal.signal(number, self._end)
-
-    @property
-    def exit_code(self) -> int:
-        """What a shell expects of a command that such a signal has ended."""
-        return 128 + self._number
 
     def leave(self) -> None:
         """Ignore further ones: the command has told how it ended, and only has to leave."""
@@ -137,7 +133,7 @@ class EndingSignals:
             signal.signal(number, signal.SIG_IGN)
 
     def _end(self, number: int, _: FrameType | None) -> None:
-        self._number = signal.Signals(number)
+        self.number = signal.Signals(number)
         raise KeyboardInterrupt
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from drumline.cli.cluster_display import Printer, print_end, print_note
+from drumline.cli.commands.jobs import SubmitOptions
 from drumline.cli.display import Display, build_display, print_result
 from drumline.cluster.jobs.submit import Submission
 from drumline.cluster.spec import ClusterSpec, find_cluster
@@ -22,27 +23,17 @@ from drumline.spec.load import dump_spec, load_spec, read_run_spec
 _SPEC_ENDS = (".yaml", ".yml")
 
 
-def submit_command(
-    script: str,
-    args: list[str],
-    which: str | None,
-    *,
-    detach: bool,
-    workers: int | None,
-    module: bool,
-    restarts: int,
-    resume: str | None,
-) -> None:
+def submit_command(script: str, args: list[str], which: str | None, options: SubmitOptions) -> None:
     """Run `drumline submit`: run a script or a spec on all nodes of the cluster."""
     spec, home = find_cluster(which)
-    if resume is not None and (module or not script.endswith(_SPEC_ENDS)):
+    if options.resume is not None and (options.module or not script.endswith(_SPEC_ENDS)):
         raise UsageError("--resume is for a SPEC.yaml; a script finds its own checkpoints")
-    request = _request(spec, script, args, workers=workers, module=module, restarts=restarts)
+    request = _request(spec, script, args, options)
     submission = Submission(spec, home, request, note=print_note)
     job_id = submission.job_id
     view = TrainingView(submission.folder) if request.spec else None
     try:
-        state = submission.run(Printer(), view=view, detach=detach, resume=resume)
+        state = submission.run(Printer(), view=view, detach=options.detach, resume=options.resume)
     except KeyboardInterrupt:
         raise InterruptError(
             f"interrupted, but the job goes on: drumline logs -f {job_id}, or drumline cancel "
@@ -59,16 +50,9 @@ def submit_command(
         sys.exit(code)
 
 
-def _request(
-    spec: ClusterSpec,
-    script: str,
-    args: list[str],
-    *,
-    workers: int | None,
-    module: bool,
-    restarts: int,
-) -> Request:
-    wanted = workers if workers is not None else spec.workers
+def _request(spec: ClusterSpec, script: str, args: list[str], options: SubmitOptions) -> Request:
+    module, restarts = options.module, options.restarts
+    wanted = options.workers if options.workers is not None else spec.workers
     count = None if wanted == "auto" else int(wanted)
     if script.endswith(_SPEC_ENDS) and not module:
         run = load_spec(Path(script), args)

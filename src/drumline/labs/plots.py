@@ -16,7 +16,6 @@ from drumline.report.plots import LEDGER, FigureStyle, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Style = dict[str, Any]
 """keyword arguments of matplotlib"""
@@ -53,11 +52,6 @@ class Plot(FigureStyle):
             self.text.text(f"{key}.{part}", "").format(**values) for part in ("title", "x", "y")
         )
         self.finish(axes, title=title, x=across, y=up, legend=legend)
-
-    def legend(self, figure: Figure, axes: Axes, *, columns: int, title: str | None = None) -> None:
-        """Put a legend of what a panel shows above all panels."""
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=columns, title=title)
 
     def band(
         self,

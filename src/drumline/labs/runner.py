@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +83,7 @@ def run_lab(request: LabRequest, *, watch: Watch, on_figure: Callable[[str], Non
     experiments = lab.experiments(settings)
     with lock_lab(folder):
         results = run_experiments(experiments, settings, folder, reuse=request.reuse, watch=watch)
-        machine = describe_machine(sys.argv)
+        machine = describe_machine()
         report = build_report(lab, results, machine, own_words, lang)
         facts = {
             "lab": lab.number,

@@ -17,7 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
@@ -150,66 +150,64 @@ def _take_gpu(workers: int) -> torch.device:
     return device
 
 
+@dataclass
 class Contest:
     """One rank's part of the measurement."""
 
-    def __init__(
-        self, probe: Probe, collective: str, rivals: list[Rival], sizes: list[int]
-    ) -> None:
-        self._probe = probe
-        self._collective = collective
-        self._rivals = rivals
-        self._sizes = sizes
-        self._channel = Channel()
-        self.wire = InterfaceCounter()
+    probe: Probe
+    collective: str
+    rivals: list[Rival]
+    sizes: list[int]
+    channel: Channel = field(default_factory=Channel)
+    wire: InterfaceCounter = field(default_factory=InterfaceCounter)
 
     def check(self) -> None:
         """See that each rival gives the right result at each size."""
-        for size in self._sizes:
-            for rival in self._rivals:
-                self._probe.note_progress(0, f"checking {rival.name}")
+        for size in self.sizes:
+            for rival in self.rivals:
+                self.probe.note_progress(0, f"checking {rival.name}")
                 rival.check(self._exercise(size, rival.device))
             self._barrier()
 
     def choose_rounds(self, budget_s: float) -> list[int]:
         """Return how many rounds of each size there is time for; rank 0 decides for all."""
-        took = torch.zeros(len(self._sizes), dtype=torch.float64)
-        for k, size in enumerate(self._sizes):
+        took = torch.zeros(len(self.sizes), dtype=torch.float64)
+        for k, size in enumerate(self.sizes):
             exercises = self._silent(size)
             self._barrier()
             began = time.monotonic_ns()
-            for rival in self._rivals:
-                self._probe.note_progress(0, "seeing how long a round takes")
+            for rival in self.rivals:
+                self.probe.note_progress(0, "seeing how long a round takes")
                 rival.run(exercises[rival.device])
             took[k] = (time.monotonic_ns() - began) / 1e9
         dist.broadcast(took, src=0)
-        share = budget_s / len(self._sizes)
+        share = budget_s / len(self.sizes)
         return [affordable_rounds(share, each) for each in took.tolist()]
 
     def run(self, counts: Sequence[int]) -> list[dict[str, str | int | None]]:
         """Take the turns; returns when each began, how long it took, what it put on the wire."""
-        order = list(_take_turns(counts, len(self._rivals)))
-        exercises = [self._silent(size) for size in self._sizes]
+        order = list(_take_turns(counts, len(self.rivals)))
+        exercises = [self._silent(size) for size in self.sizes]
         silence = [self._timed(lambda: None)[2] or 0 for _ in range(_IDLE_TURNS)]
         idle = int(statistics.median(silence))  # what the two barriers around a turn send
         turns = []
         for number, (k, r) in enumerate(order):
-            rival = self._rivals[r]
-            self._probe.note_progress(number / len(order), rival.name)
+            rival = self.rivals[r]
+            self.probe.note_progress(number / len(order), rival.name)
             began, took, sent = self._timed(partial(rival.run, exercises[k][rival.device]))
             wire = None if sent is None else max(0, sent - idle)
             who = {"algorithm": rival.algorithm, "backend": rival.backend}
-            turns.append({**who, "size": self._sizes[k], "began": began, "ns": took, "wire": wire})
-        self._probe.note_progress(1, "done")
+            turns.append({**who, "size": self.sizes[k], "began": began, "ns": took, "wire": wire})
+        self.probe.note_progress(1, "done")
         return turns
 
     def _exercise(self, size: int, device: torch.device) -> Exercise:
-        rank, ranks = self._probe.rank, self._probe.world_size
-        return build_exercise(self._collective, size, rank=rank, ranks=ranks, device=device)
+        rank, ranks = self.probe.rank, self.probe.world_size
+        return build_exercise(self.collective, size, rank=rank, ranks=ranks, device=device)
 
     def _silent(self, size: int) -> dict[torch.device, Exercise]:
         """Exercises with zeros, whose sums stay what they are however often they are made."""
-        devices = {rival.device for rival in self._rivals}
+        devices = {rival.device for rival in self.rivals}
         exercises = {device: self._exercise(size, device) for device in devices}
         for exercise in exercises.values():
             for buffer in exercise.buffers.values():
@@ -217,7 +215,7 @@ class Contest:
         return exercises
 
     def _barrier(self) -> None:
-        dissemination_barrier(self._channel)
+        dissemination_barrier(self.channel)
 
     def _timed(self, work: Callable[[], None]) -> tuple[int, int, int | None]:
         """Do something once all ranks are there: when it began, its ns, bytes on the wire."""

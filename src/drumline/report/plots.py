@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from drumline.core.errors import RunDirError
 from drumline.report.intervals import Interval, middle_of
@@ -184,6 +184,27 @@ class FigureStyle:
         if legend and len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend()
 
+    def legend(
+        self,
+        figure: Figure,
+        axes: Axes,
+        *,
+        columns: int,
+        title: str | None = None,
+        loc: Literal["outside upper center", "outside lower center"] = "outside upper center",
+    ) -> None:
+        """Put a legend of what a panel shows above all panels, or below them."""
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc=loc, ncols=columns, title=title)
+
+    def label_ends(
+        self, axes: Axes, ends: Sequence[float], labels: Sequence[str], *, size: float
+    ) -> None:
+        """Write a label behind the end of each lying bar."""
+        look: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        for place, (end, label) in enumerate(zip(ends, labels, strict=True)):
+            axes.annotate(label, (end, place), **look, fontsize=size, color=self.ink)
+
     def points(
         self,
         axes: Axes,
@@ -255,11 +276,7 @@ def render_inline(picture: Picture, lang: Language) -> str:
 def write_figure(
     draw: Callable[[FigureStyle], Figure], files: Sequence[Path], lang: Language = Language.EN
 ) -> list[Path]:
-    """Draw a figure to files, whose endings say the format; returns them.
-
-    Raises:
-        RunDirError: one cannot be written.
-    """
+    """Draw a figure to files, whose endings say the format; returns them, or raises RunDirError."""
     style = FigureStyle(lang=lang)
     with style.drawing():
         figure = draw(style)

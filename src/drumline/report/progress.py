@@ -45,7 +45,6 @@ class RunProgress:
         self.nodes = nodes
         self._tails = [EventTail(run.rank_events(rank)) for rank in range(world_size)]
         self.ranks = [RankProgress(rank) for rank in range(world_size)]
-        self.epochs: list[Event] = []
         self.notes: list[str] = []
         self.total_steps: int | None = None
         self.started = time.monotonic()
@@ -97,7 +96,6 @@ class RunProgress:
                 elif event["event"] == "ready":
                     self.total_steps = event["total_steps"]
                 self._note(rank.rank, event)
-        self.epochs += ended
         return ended
 
     def ledger(self) -> Ledger:

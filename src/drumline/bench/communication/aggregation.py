@@ -7,7 +7,6 @@ same here: before the last rank has arrived at a bucket, and after.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from drumline.core.rundir import Event
 from drumline.launch.probe import Progress, Watch, probed
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import compute_ledger
+from drumline.spec.run_spec import TEXT_MODELS
 
 _BUDGET_S = 8.0
 """for the rounds of one situation, where the user does not say how many"""
@@ -69,14 +69,9 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
     buckets: list[int] = []
     steps: dict[str, int] = {}
     request = {
-        "model": spec.model.model_dump(mode="json"),
-        "text": spec.reads_text,
-        "batch": spec.batch,
-        "bucket_bytes": spec.bucket_bytes,
-        "kinds": list(spec.kinds),
-        "rounds": spec.rounds,
+        **spec.model_dump(mode="json"),
+        "text": spec.model.name in TEXT_MODELS,
         "budget_s": _BUDGET_S,
-        "timeout_s": spec.timeout_s,
     }
     for name, plans in spec.situations.items():
 
@@ -101,7 +96,7 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
         bucket_bytes=buckets,
         steps=steps,
         rows=compare_with_even(rows),
-        machine=describe_machine(sys.argv),
+        machine=describe_machine(),
     )
 
 

@@ -22,7 +22,6 @@ without, so their alpha is that of a call and not of a message.
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,21 +31,13 @@ from drumline.bench.specs import CollectivesSpec
 from drumline.core.nodes import NodePlan
 from drumline.launch.probe import Watch, probed
 from drumline.report.intervals import quartiles
+from drumline.schedules import cost
 from drumline.schedules.collectives import (
     BY_BACKEND,
     FLOAT32_BYTES,
     CollectiveCall,
     plan,
     whole_elements,
-)
-from drumline.schedules.cost import (
-    AlphaBeta,
-    CriticalPath,
-    Point,
-    bandwidths,
-    bus_factor,
-    fit,
-    waiting_path,
 )
 
 
@@ -142,7 +133,7 @@ def build_rows(
         parts = [_split([log[number] for log in logs]) for number in numbers]
         times = [wait + transfer for wait, transfer in parts]
         low, median, high = quartiles(times)
-        algorithm_bandwidth, bus_bandwidth = bandwidths(collective, ranks, call.nbytes, median)
+        algorithm_bandwidth, bus_bandwidth = cost.bandwidths(collective, ranks, call.nbytes, median)
         leaders = logs[::workers]  # ranks of one node read the same counter
         wire = [[log[number].wire for number in numbers] for log in leaders]
         limit = limit_s(call, plans)
@@ -215,18 +206,18 @@ def limit_s(call: CollectiveCall, plans: Sequence[NodePlan]) -> float | None:
     if not rates or all(rate is None for rate in rates):
         return None
     if call.algorithm in BY_BACKEND:
-        busiest = [call.nbytes * bus_factor(call.collective, len(rates))] * len(rates)
+        busiest = [call.nbytes * cost.bus_factor(call.collective, len(rates))] * len(rates)
     else:
         busiest = list(map(max, *_bytes_between(call, len(rates))))
     pairs = zip(busiest, rates, strict=True)
     return max(8 * nbytes / rate for nbytes, rate in pairs if rate is not None)
 
 
-def path_of(row: CollectiveRow) -> CriticalPath:
+def path_of(row: CollectiveRow) -> cost.CriticalPath:
     """Return the critical path of a benched collective: the rounds and bytes of its time."""
     if row.algorithm in BY_BACKEND:
-        return CriticalPath(1, round(row.size * bus_factor(row.collective, row.ranks)))
-    return waiting_path(
+        return cost.CriticalPath(1, round(row.size * cost.bus_factor(row.collective, row.ranks)))
+    return cost.waiting_path(
         CollectiveCall(
             collective=row.collective,
             algorithm=row.algorithm,
@@ -282,9 +273,9 @@ def _by_rival(rows: Iterable[CollectiveRow]) -> dict[tuple[str, str], list[Colle
     return found
 
 
-def _fit(rows: Sequence[CollectiveRow]) -> AlphaBeta | None:
+def _fit(rows: Sequence[CollectiveRow]) -> cost.AlphaBeta | None:
     try:
-        return fit(Point(*path_of(row), row.median_s) for row in rows)
+        return cost.fit(cost.Point(*path_of(row), row.median_s) for row in rows)
     except ValueError:  # one size alone, or several of the same shape
         return None
 
@@ -327,13 +318,11 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
     interface = ""
     for workers in spec.workers:
         request = {
-            "collective": spec.collective,
+            **spec.model_dump(mode="json"),
             "rivals": spec.rivals,
             "sizes": list(spec.measured_sizes),
             "workers": workers,
-            "rounds": spec.rounds,
             "budget_s": _BUDGET_S / len(spec.workers),
-            "timeout_s": spec.timeout_s,
         }
         folder = out if out is None or len(spec.workers) == 1 else out / f"workers-{workers}"
         with probed(
@@ -342,7 +331,8 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
             ranks=spec.nodes * workers,
             out=folder,
             plans=spec.node_plans,
-            by_mpi=spec.uses("mpi"),  # the others, too: rivals take turns in the same processes
+            # the others, too: rivals take turns in the same processes
+            by_mpi="mpi" in spec.usable_backends,
             watch=watch,
         ) as answers:
             turns = [[Turn(**turn) for turn in answer["turns"]] for answer in answers]
@@ -356,5 +346,5 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
         fits=fits,
         interface=interface,
         skipped=[SkippedBackend(*each) for each in spec.unusable_backends.items()],
-        machine=describe_machine(sys.argv),
+        machine=describe_machine(),
     )

@@ -6,6 +6,7 @@ matplotlib is imported only when a figure is drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,10 @@ from rich.text import Text
 
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveFit, CollectiveRow
-from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable, format_known
 from drumline.core.formatting import format_size
+from drumline.report.intervals import Interval
 from drumline.report.plots import LEDGER, FigureStyle
+from drumline.report.tables import KEPT, FittingColumn, FittingTable, format_known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,13 +71,8 @@ def collectives_table(rows: Sequence[CollectiveRow]) -> RenderableType:
 
 def fits_table(fits: Sequence[CollectiveFit]) -> RenderableType:
     """Show `bench collectives`' fits: what a message costs by each rival, what a byte adds."""
-
-    def alpha_error(fit: CollectiveFit) -> str:
-        return "?" if fit.alpha_error_s is None else f"{fit.alpha_error_s * 1e6:.0f}"
-
-    def beta_error(fit: CollectiveFit) -> str:
-        error = fit.beta_error_s_per_byte
-        return "?" if error is None else f"{error * 1e9:.2g}"
+    micro = partial(format_known, "{:.0f}", missing="?", scale=1e6)
+    nano = partial(format_known, "{:.2g}", missing="?", scale=1e9)
 
     def megabytes_per_s(fit: CollectiveFit) -> str:
         return f"{1e-6 / fit.beta_s_per_byte:,.0f}" if fit.beta_s_per_byte else ""
@@ -86,9 +83,9 @@ def fits_table(fits: Sequence[CollectiveFit]) -> RenderableType:
         FittingColumn("on", lambda fit: fit.backend, justify="left"),
         FittingColumn("ranks", lambda fit: str(fit.ranks), leaves=3),
         FittingColumn("alpha µs", lambda fit: f"{fit.alpha_s * 1e6:.0f}"),
-        FittingColumn("±", alpha_error, leaves=2, told=errors),
+        FittingColumn("±", lambda fit: micro(fit.alpha_error_s), leaves=2, told=errors),
         FittingColumn("beta ns/B", lambda fit: f"{fit.beta_s_per_byte * 1e9:.3g}"),
-        FittingColumn("±", beta_error, leaves=2, told=errors),
+        FittingColumn("±", lambda fit: nano(fit.beta_error_s_per_byte), leaves=2, told=errors),
         FittingColumn("that is MB/s", megabytes_per_s, leaves=1, told="MB/s"),
     ]
     note = (
@@ -103,12 +100,8 @@ def aggregation_table(rows: Sequence[AggregationRow]) -> RenderableType:
     """Show `bench aggregation`'s steps, and what each rank waits and transfers."""
     ranks = sorted({row.rank for row in rows})
     shown = ranks if len(ranks) <= _MOST_RANKS else []
-    heads = [
-        "strategy",
-        "step",
-        "× even",
-        *([f"rank {rank}" for rank in shown] or ["least", "most"]),
-    ]
+    own_heads = [f"rank {rank}" for rank in shown] or ["least", "most"]
+    heads = ["strategy", "step", "× even", *own_heads]
     columns = [
         FittingColumn(
             name,
@@ -206,19 +199,10 @@ def draw_collectives(style: FigureStyle, rows: Sequence[CollectiveRow]) -> Figur
     for row in rows:
         lines.setdefault((row.algorithm, row.backend, row.ranks), []).append(row)
     for number, ((algorithm, backend, ranks), own) in enumerate(lines.items()):
-        axes.errorbar(
-            [row.asked_size for row in own],
-            [row.median_s * 1e3 for row in own],
-            yerr=[
-                [(row.median_s - row.low_s) * 1e3 for row in own],
-                [(row.high_s - row.median_s) * 1e3 for row in own],
-            ],
-            color=style.color(number),
-            marker=style.marker(number),
-            markersize=5,
-            capsize=2,
-            label=f"{algorithm} on {backend}" + (f", {ranks} ranks" if several else ""),
-        )
+        sizes = [row.asked_size for row in own]
+        times = [Interval(middle=row.median_s, low=row.low_s, high=row.high_s) for row in own]
+        label = f"{algorithm} on {backend}" + (f", {ranks} ranks" if several else "")
+        style.points(axes, sizes, times, number=number, scale=1e3, markersize=5, label=label)
     sizes = sorted({row.asked_size for row in rows})
     style.scale_sizes(axes, {size: format_size(size) for size in sizes}, rotation=30)
     y = "time of the slowest rank (ms): median, quartiles"
@@ -251,6 +235,5 @@ def draw_aggregation(style: FigureStyle, rows: Sequence[AggregationRow]) -> Figu
         style.finish(axes, title=situation, x="", y="ms per step", legend=False)
         axes.grid(visible=False, axis="x")
     title = f"a bar for each rank, {ranks[0]} … {ranks[-1]}"
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, title=title)
+    style.legend(figure, panels[0], columns=3, title=title)
     return figure

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from drumline.bench.fitting_table import NOTHING, FittingColumn, FittingTable, format_known
 from drumline.bench.model_parallel.rows import CaseRow
 from drumline.core.formatting import format_bytes
 from drumline.report.plots import COLORS, FigureStyle
+from drumline.report.tables import NOTHING, FittingColumn, FittingTable, format_known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,12 +128,8 @@ def draw_model_parallel(style: FigureStyle, rows: Sequence[CaseRow]) -> Figure:
     draw_loss_curves(style, curves, {row.case: row.losses for row in rows}, colors, base=names[0])
     title, y = "training loss: all forms on one axis", "loss of the whole batch"
     style.finish(curves, title=title, x="step", y=y, legend=False)
-    figure.legend(
-        *curves.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=4,
-        title="curves lie on each other; each is marked at steps of its own",
-    )
+    title = "curves lie on each other; each is marked at steps of its own"
+    style.legend(figure, curves, columns=4, title=title, loc="outside lower center")
     return figure
 
 
@@ -166,16 +162,7 @@ def draw_bars(style: FigureStyle, axes: Axes, bars: Bars, colors: Sequence[str])
     for place, dots in enumerate(bars.dots):
         if dots:
             axes.plot(dots, [place] * len(dots), "o", color=style.ink, ms=2.5)
-    for place, (end, label) in enumerate(zip(ends, bars.labels, strict=True)):
-        axes.annotate(
-            label,
-            (end, place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=_NUMBERS,
-            color=style.ink,
-        )
+    style.label_ends(axes, ends, bars.labels, size=_NUMBERS)
     axes.set_xlim(0, 1.25 * max(*ends, 1e-9))
 
 

@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import json
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,12 +155,10 @@ def _idle(steps: Sequence[Sequence[Event]], bubble: Bubble | None) -> list[float
 
 def payload_bytes(steps: Sequence[Sequence[Event]]) -> list[int] | None:
     """Return the bytes each rank of a benched run handed to others per step; None: not noted."""
-    if not steps:
-        return None
-    sent = [0] * len(steps[0])
-    for step in steps:
-        for rank, event in enumerate(step):
-            sent[rank] += sum(nbytes for op, nbytes, *_ in event["spans"] if op != "receive")
+    sent = [
+        sum(nbytes for event in log for op, nbytes, *_ in event["spans"] if op != "receive")
+        for log in zip(*steps, strict=True)
+    ]
     return [total // len(steps) for total in sent] if any(sent) else None
 
 
@@ -230,7 +227,7 @@ def run_model_parallel(
         rows=compare_with_alone(rows),
         skipped=skipped,
         failed=failed,
-        machine=describe_machine(sys.argv),
+        machine=describe_machine(),
     )
 
 

@@ -175,11 +175,7 @@ class CasePlan:
 
 
 def plan_cases(spec: ModelParallelSpec) -> CasePlan:
-    """Lay out `bench model-parallel`'s runs by form; what does not fit is told.
-
-    Raises:
-        SpecError: the keys make no run.
-    """
+    """Lay out `bench model-parallel`'s runs by form; what does not fit is told."""
     plan = CasePlan()
     for form in spec.forms:
         for engine in (None,) if form in _WITHOUT_ENGINE else spec.engines:

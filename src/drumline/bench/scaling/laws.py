@@ -9,6 +9,8 @@ Both are straight lines in s, of 1/S and of S, so that least squares have one su
 
     1/S − 1/n = s · (1 − 1/n)        n − S = s · (n − 1)
 
+A fit outside of 0 … 1 says that the law does not hold.
+
 Where the smallest count that was measured is not one rank, n counts its multiples, and s is the
 share of what that count did.
 """
@@ -52,20 +54,12 @@ def gustafson(serial: float, times: float) -> float:
 
 
 def fit_amdahl(speedups: Speedups) -> float:
-    """Fit Amdahl's serial share by least squares; outside of 0 … 1 the law does not hold.
-
-    Raises:
-        ValueError: no count but the smallest.
-    """
+    """Fit Amdahl's serial share by least squares; ValueError: no count but the smallest."""
     return _slope([(1 - 1 / n, 1 / speedup - 1 / n) for n, speedup in speedups.items()])
 
 
 def fit_gustafson(speedups: Speedups) -> float:
-    """Fit Gustafson's serial share by least squares; outside of 0 … 1 the law does not hold.
-
-    Raises:
-        ValueError: no count but the smallest.
-    """
+    """Fit Gustafson's serial share by least squares; ValueError: no count but the smallest."""
     return _slope([(n - 1, n - speedup) for n, speedup in speedups.items()])
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from drumline.bench.scaling.laws import fit_rounds
+from drumline.bench.scaling.laws import Law, fit_rounds
 from drumline.bench.scaling.spec import Count, Mode, ScalingCase, ScalingSpec
 from drumline.core.errors import UsageError
 from drumline.core.rundir import Event, RunDir
@@ -64,22 +64,12 @@ class RunTimes:
 
 
 def read_times(run: RunDir, spec: RunSpec) -> RunTimes:
-    """Read the times of a finished run of `bench scaling`.
-
-    Raises:
-        UsageError: the data have not enough samples for one step.
-    """
+    """Read the times of a finished run of `bench scaling`, of its `whole_steps`."""
     events = whole_steps(run.read_rank_events(spec.world_size), batch=spec.data.batch)
     steps_s = step_seconds(warm_steps(events))
     ledger = compute_ledger(events)
     per_step = 1 / (ledger.steps * len(ledger.ranks))
-    summed = {
-        "compute": sum(row.compute_s for row in ledger.ranks),
-        "data": sum(row.data_s for row in ledger.ranks),
-        "wait": sum(row.exposed_wait_s for row in ledger.ranks),
-        "transfer": sum(row.exposed_transfer_s for row in ledger.ranks),
-    }
-    means = {name: seconds * per_step for name, seconds in summed.items()}
+    means = {name: seconds * per_step for name, seconds in ledger.parts.items()}
     between = statistics.fmean(steps_s) - sum(row.total_s for row in ledger.ranks) * per_step
     setup = next((event for event in events[0] if event["event"] == "setup"), {})
     return RunTimes(
@@ -251,7 +241,7 @@ class ScalingFit:
 
     mode: str
     kind: str
-    law: str
+    law: Law
     share: float
     share_low: float | None
     share_high: float | None
@@ -280,8 +270,7 @@ def fit_series(study: Study) -> list[ScalingFit]:
     Counts that crowd the cores are left out where others are there: what ranks lose by taking
     turns on a core is no part of the program that is serial.
     """
-    every = [(mode, kind) for mode in study.spec.mode for kind in study.spec.kinds]
-    fits = [_fit(study, mode, kind) for mode, kind in every]
+    fits = [_fit(study, mode, kind) for mode in study.spec.mode for kind in study.spec.kinds]
     return [fit for fit in fits if fit is not None]
 
 

@@ -197,11 +197,7 @@ class Repeat:
 
 
 def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
-    """Lay out `bench scaling`'s configurations: by count, then mode, then strategy.
-
-    Raises:
-        SpecError: the keys make no run.
-    """
+    """Lay out `bench scaling`'s configurations: by count, then mode, then strategy."""
     alone = spec.base.ranks == 1
     cases = [
         _build_case(spec, kind, None, spec.base) for kind in ((ALONE,) if alone else spec.kinds)

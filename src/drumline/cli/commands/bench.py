@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,20 +18,30 @@ Picture = Annotated[
     Path | None,
     typer.Option("--figure", metavar="PATH.png", help="Also draw a figure, as PNG and SVG."),
 ]
-Out = Annotated[Path | None, typer.Option(help="Keep the run directory there.")]
 Outs = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Keep the run directories of all cases.")
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Where the results are to go."""
+
+    csv: Csv = None
+    figure: Picture = None
+    out: Annotated[Path | None, typer.Option(help="Keep the run directory there.")] = None
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CasesOutput(OutputOptions):
+    """Where the results of a bench that trains are to go."""
+
+    out: Outs = None
+
+
 @bench_app.command(calls="bench:collectives_command")
-def collectives(
-    args: Overrides = None,
-    csv: Csv = None,
-    figure: Picture = None,
-    out: Out = None,
-    as_json: Json = False,
-) -> None:
+def collectives(output: OutputOptions, args: Overrides = None) -> None:
     """Time a collective by many algorithms and backends, on this host or on simulated links.
 
     Keys: collective, algorithms (native: the backend's own; reduce_broadcast, gather_scatter and
@@ -48,13 +59,7 @@ def collectives(
 
 
 @bench_app.command(calls="bench:aggregation_command")
-def aggregation(
-    args: Overrides = None,
-    csv: Csv = None,
-    figure: Picture = None,
-    out: Out = None,
-    as_json: Json = False,
-) -> None:
+def aggregation(output: OutputOptions, args: Overrides = None) -> None:
     """Time how strategies average a model's gradients, without and with a bottleneck node.
 
     Keys: model, batch (per rank), bucket_bytes, kinds (the strategies), nodes, workers, link.rate,
@@ -98,13 +103,7 @@ def model_parallel(
 
 
 @bench_app.command(calls="bench:scaling_command")
-def scaling(
-    args: Overrides = None,
-    csv: Csv = None,
-    figure: Picture = None,
-    out: Outs = None,
-    as_json: Json = False,
-) -> None:
+def scaling(output: CasesOutput, args: Overrides = None) -> None:
     """Train one model by ever more ranks: speed-up, efficiency, and where the lost time went.
 
     Keys: workers or nodes (several counts, such as 1,2,4), link.rate, slow_nodes, mode (strong: the

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from drumline.cli.app import REST_IS_THEIRS, Json, app
+from drumline.cli.app import REST_IS_THEIRS, Json, Module, app
 from drumline.cli.commands.cluster import PANEL, Which
 
 Job = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Default: the newest.")]
+Browser = Annotated[bool, typer.Option(help="Open the page in the browser.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitOptions:
+    """How a job is to be run."""
+
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return at once; the job goes on.")
+    ] = False
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Ranks on each node (default: cluster.yaml's).")
+    ] = None
+    module: Module = False
+    restarts: Annotated[
+        int, typer.Option(min=0, max=100, help="How often to start again when a rank dies.")
+    ] = 0
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Go on from a job's checkpoints; latest: the storage's."),
+    ] = None
 
 
 @app.command(rich_help_panel=PANEL, context_settings=REST_IS_THEIRS, calls="submit:submit_command")
 def submit(
     script: Annotated[str, typer.Argument(help="A PyTorch script, or a spec (SPEC.yaml).")],
+    options: SubmitOptions,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's arguments, or KEY=VALUE for a spec.")
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return at once; the job goes on.")
-    ] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Ranks on each node (default: cluster.yaml's).")
-    ] = None,
-    module: Annotated[
-        bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
-    ] = False,
-    restarts: Annotated[
-        int, typer.Option(min=0, max=100, help="How often to start again when a rank dies.")
-    ] = 0,
-    resume: Annotated[
-        str | None,
-        typer.Option(metavar="JOB", help="Go on from a job's checkpoints; latest: the storage's."),
     ] = None,
     which: Which = None,
 ) -> None:
@@ -87,7 +94,7 @@ def pull(
     """
 
 
-@app.command(rich_help_panel=PANEL, context_settings=REST_IS_THEIRS, calls="tunnels:ssh_command")
+@app.command(rich_help_panel=PANEL, context_settings=REST_IS_THEIRS, calls="jobs:ssh_command")
 def ssh(
     node: Annotated[str, typer.Argument(help="worker0 (the leader), worker1, …")] = "worker0",
     command: Annotated[list[str] | None, typer.Argument(help="Instead of a shell.")] = None,
@@ -101,17 +108,11 @@ def ssh(
     """
 
 
-@app.command(rich_help_panel=PANEL, calls="tunnels:jupyter_command")
-def jupyter(
-    which: Which = None,
-    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-) -> None:
+@app.command(rich_help_panel=PANEL, calls="jobs:jupyter_command")
+def jupyter(which: Which = None, browser: Browser = True) -> None:
     """Run JupyterLab on the leader, and open it here through a tunnel; Ctrl-C closes the tunnel."""
 
 
-@app.command(rich_help_panel=PANEL, calls="tunnels:tensorboard_command")
-def tensorboard(
-    which: Which = None,
-    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-) -> None:
+@app.command(rich_help_panel=PANEL, calls="jobs:tensorboard_command")
+def tensorboard(which: Which = None, browser: Browser = True) -> None:
     """Run TensorBoard on the leader, and open it here through a tunnel."""

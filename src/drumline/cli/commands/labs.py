@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -69,16 +70,10 @@ def check(
     """
 
 
-ReportLanguage = Annotated[Language, typer.Option("--lang", help="Of the report.")]
+@dataclass(frozen=True, kw_only=True)
+class LabRunOptions:
+    """How a lab is to be run."""
 
-
-@lab_app.command(calls="labs:run_command")
-def run(
-    number: Annotated[int, typer.Argument(metavar="LAB", help="1, 2, 3 or 4.")],
-    args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]…", help="nodes, link, seed."),
-    ] = None,
     full: Annotated[
         bool,
         typer.Option(
@@ -86,15 +81,24 @@ def run(
             help="The long form: more steps, seeds and cases; on all of MNIST if it was fetched "
             "(drumline data fetch mnist).",
         ),
-    ] = False,
-    lang: ReportLanguage = Language.EN,
-    out: Annotated[
-        Path | None, typer.Option(help="Where the report goes (default: labs/LAB).")
-    ] = None,
+    ] = False
+    lang: Annotated[Language, typer.Option("--lang", help="Of the report.")] = Language.EN
+    out: Annotated[Path | None, typer.Option(help="Where the report goes (default: labs/LAB).")] = (
+        None
+    )
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Keep what was measured before with the same arguments.")
-    ] = False,
-    as_json: Json = False,
+    ] = False
+    as_json: Json = False
+
+
+@lab_app.command(calls="labs:run_command")
+def run(
+    number: Annotated[int, typer.Argument(metavar="LAB", help="1, 2, 3 or 4.")],
+    options: LabRunOptions,
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="nodes, link, seed.")
+    ] = None,
 ) -> None:
     """Run a lab's experiments, and write them up: report.html, report.md, figures, CSV files.
 

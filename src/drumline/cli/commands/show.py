@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -58,16 +59,23 @@ def schema() -> None:
     print_json(meta | RunSpec.model_json_schema())
 
 
+@dataclass(frozen=True, kw_only=True)
+class ContainerOptions:
+    """What the containers are like."""
+
+    nodes: Annotated[int, typer.Option("-n", help="How many nodes, with one rank each.")] = 2
+    cpus: Annotated[float | None, typer.Option(help="Cores that each node may use.")] = None
+    gpu: Annotated[bool, typer.Option("--gpu", help="Give each node a GPU.")] = False
+    port: Annotated[int, typer.Option(help="Where node01 listens.")] = 29500
+
+
 @app.command(calls="compose:compose_command")
 def compose(
+    containers: ContainerOptions,
     args: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="The words for drumline train."),
     ] = None,
-    nodes: Annotated[int, typer.Option("-n", help="How many nodes, with one rank each.")] = 2,
-    cpus: Annotated[float | None, typer.Option(help="Cores that each node may use.")] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Give each node a GPU.")] = False,
-    port: Annotated[int, typer.Option(help="Where node01 listens.")] = 29500,
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write to.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Write over files that exist.")] = False,
 ) -> None:

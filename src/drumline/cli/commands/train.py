@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from drumline.cli.app import REST_IS_THEIRS, Json, app
+from drumline.cli.app import REST_IS_THEIRS, Json, Module, app
 
 
 @app.command(calls="train:train_command")
@@ -54,9 +55,7 @@ def run(
     link_rate: Annotated[
         str | None, typer.Option(metavar="RATE", help="Rate of each node's link, e.g. 100mbit.")
     ] = None,
-    module: Annotated[
-        bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
-    ] = False,
+    module: Module = False,
 ) -> None:
     """Run anybody's PyTorch script on many workers, with the variables that torchrun sets.
 
@@ -68,30 +67,37 @@ def run(
     """
 
 
-@app.command(calls="explain:explain_command")
-def explain(
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    """Which collective to explain."""
+
     collective: Annotated[
         str,
         typer.Argument(
             help="broadcast, reduce, scatter, gather, all_gather, reduce_scatter, all_reduce, "
             "all_to_all or barrier."
         ),
-    ],
+    ]
     algorithm: Annotated[
         str | None,
         typer.Option(help="linear, tree, ring, chunked_ring, halving_doubling, … (default: ours)."),
-    ] = None,
-    ranks: Annotated[int, typer.Option(help="How many, up to 16.")] = 4,
+    ] = None
+    ranks: Annotated[int, typer.Option(help="How many, up to 16.")] = 4
     size: Annotated[
         str, typer.Option(help="Of the tensor, or of all parts together, as in nccl-tests.")
-    ] = "64KiB",
-    root: Annotated[int, typer.Option(help="The rank that sends or collects.")] = 0,
+    ] = "64KiB"
+    root: Annotated[int, typer.Option(help="The rank that sends or collects.")] = 0
     ranks_per_node: Annotated[
         int, typer.Option(help="For hierarchical: how many ranks share a node.")
-    ] = 2,
+    ] = 2
     mismatch: Annotated[
         bool, typer.Option(help="Let one rank make another call, and see who waits for what.")
-    ] = False,
+    ] = False
+
+
+@app.command(calls="explain:explain_command")
+def explain(
+    options: ExplainOptions,
     html: Annotated[Path | None, typer.Option(help="Also write a page to play with.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     out: Annotated[Path | None, typer.Option(help="Keep the run directory there.")] = None,

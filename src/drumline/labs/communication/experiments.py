@@ -79,7 +79,7 @@ def _collectives(settings: LabSettings) -> Measurement:
     if settings.nodes > 1:
         options = {**options, **place_ranks(settings, settings.nodes), "workers": [1]}
     rounds = {} if settings.full else {"rounds": 6}
-    spec = CollectivesSpec.build({**options, **rounds})
+    spec = CollectivesSpec.model_validate({**options, **rounds})
     return Measurement(name="collectives", bench=run_collectives, spec=spec)
 
 
@@ -95,7 +95,7 @@ def _aggregation(settings: LabSettings) -> Measurement:
     }
     if settings.link.rate is not None:
         options["link"] = settings.link
-    spec = AggregationSpec.build(options)
+    spec = AggregationSpec.model_validate(options)
     return Measurement(name="aggregation", bench=run_aggregation, spec=spec)
 
 

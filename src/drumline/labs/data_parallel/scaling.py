@@ -135,14 +135,8 @@ def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
     ledger = middle[(len(middle) - 1) // 2].ledger
     if ledger is None or not ledger.steps:
         return dict.fromkeys(("compute_ms", "wait_ms", "transfer_ms", "data_ms"))
-    sums = {
-        "compute_ms": sum(rank.compute_s for rank in ledger.ranks),
-        "wait_ms": sum(rank.exposed_wait_s for rank in ledger.ranks),
-        "transfer_ms": sum(rank.exposed_transfer_s for rank in ledger.ranks),
-        "data_ms": sum(rank.data_s for rank in ledger.ranks),
-    }
     turns = ledger.steps * len(ledger.ranks)
-    return {account: 1000 * total / turns for account, total in sums.items()}
+    return {f"{part}_ms": 1000 * total / turns for part, total in ledger.parts.items()}
 
 
 def _at_equal_time(curves: Table[CurveRow], scores: Table[ScoreRow]) -> Iterator[EqualTimeRow]:

@@ -15,17 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from drumline.core.formatting import format_bytes
+from drumline.schedules import cost
 from drumline.schedules.collectives import ROOTED, CollectiveCall
-from drumline.schedules.cost import (
-    AlphaBeta,
-    CriticalPath,
-    Point,
-    RankTraffic,
-    bandwidths,
-    critical_path,
-    fit,
-    traffic,
-)
 from drumline.schedules.playback import Answer, Playback, build_playback
 
 _NANO = 1e-9
@@ -149,7 +140,7 @@ class Timing:
     longest_s: float
     recorded_s: float
     """of the one call whose messages are shown"""
-    alpha_beta: AlphaBeta
+    alpha_beta: cost.AlphaBeta
     round_bytes: list[int]
     """the sizes that alpha and beta were measured with"""
 
@@ -159,9 +150,9 @@ class Explanation:
     """What a real run of a collective did, and what it cost."""
 
     playback: Playback
-    counted: list[RankTraffic]
-    predicted: list[RankTraffic]
-    path: CriticalPath
+    counted: list[cost.RankTraffic]
+    predicted: list[cost.RankTraffic]
+    path: cost.CriticalPath
     timing: Timing | None = None
     """None where it never came to an end"""
     deadlock: Deadlock | None = None
@@ -210,7 +201,7 @@ class Explanation:
 
     def _plain_timing(self, timing: Timing) -> dict[str, object]:
         call, plain = self.call, asdict(timing)
-        own, bus = bandwidths(call.collective, call.ranks, call.nbytes, timing.measured_s)
+        own, bus = cost.bandwidths(call.collective, call.ranks, call.nbytes, timing.measured_s)
         alpha_beta, round_bytes = plain.pop("alpha_beta"), plain.pop("round_bytes")
         expected = {"predicted_s": self.predicted_s, "crowd": self.crowd, **alpha_beta}
         rates = {"algorithm_bandwidth": own, "bus_bandwidth": bus}
@@ -224,19 +215,19 @@ def build_explanation(
     return Explanation(
         playback=build_playback(call, answers),
         counted=[count_traffic(answer) for answer in answers],
-        predicted=traffic(call),
-        path=critical_path(call),
+        predicted=cost.traffic(call),
+        path=cost.critical_path(call),
         timing=None if deadlock is not None else _time(answers),
         deadlock=deadlock,
     )
 
 
-def count_traffic(answer: Answer) -> RankTraffic:
+def count_traffic(answer: Answer) -> cost.RankTraffic:
     """Count the messages that a rank of an explained collective has sent and received."""
     done = [note for note in answer["messages"] if note["ended_ns"] is not None]
     sent = [note["nbytes"] for note in done if note["kind"] == "send"]
     received = [note["nbytes"] for note in done if note["kind"] == "recv"]
-    return RankTraffic(
+    return cost.RankTraffic(
         sent_messages=len(sent),
         sent_bytes=sum(sent),
         received_messages=len(received),
@@ -258,18 +249,18 @@ def _time(answers: Sequence[Answer]) -> Timing:
         shortest_s=min(lasted),
         longest_s=max(lasted),
         recorded_s=_length([answer["recorded"] for answer in answers]),
-        alpha_beta=fit(points) if points else AlphaBeta(alpha_s=0.0, beta_s_per_byte=0.0),
+        alpha_beta=cost.fit(points) if points else cost.AlphaBeta(alpha_s=0.0, beta_s_per_byte=0.0),
         round_bytes=sorted({timed["nbytes"] for timed in answers[0]["rounds"]}),
     )
 
 
-def _points(answers: Sequence[Answer]) -> Iterator[Point]:
+def _points(answers: Sequence[Answer]) -> Iterator[cost.Point]:
     """What alpha and beta are fitted to: medians of a few turns, as the collective's time is."""
     for number, timed in enumerate(answers[0]["rounds"]):
         lasted = _lengths([answer["rounds"][number]["spans"] for answer in answers])
         for first in range(0, len(lasted), _TURNS):
             seconds = statistics.median(lasted[first : first + _TURNS])
-            yield Point(timed["rounds"], timed["rounds"] * timed["nbytes"], seconds)
+            yield cost.Point(timed["rounds"], timed["rounds"] * timed["nbytes"], seconds)
 
 
 def _lengths(spans: Sequence[Sequence[Sequence[int]]]) -> list[float]:

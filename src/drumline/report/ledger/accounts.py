@@ -74,6 +74,12 @@ class RankLedger:
         """Seconds in which communication was all that happened."""
         return self.exposed_wait_s + self.exposed_transfer_s
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """What its time was made of; wait and transfer as far as they were exposed."""
+        communication = {"wait": self.exposed_wait_s, "transfer": self.exposed_transfer_s}
+        return {"data": self.data_s, "compute": self.compute_s, **communication}
+
 
 @dataclass
 class Ledger:
@@ -92,10 +98,15 @@ class Ledger:
         return {row.rank: row.caused_s / self.lost_s if self.lost_s else 0.0 for row in self.ranks}
 
     @property
+    def parts(self) -> dict[str, float]:
+        """What the time of all ranks together was made of."""
+        rows = [row.parts for row in self.ranks]
+        return {part: sum(row[part] for row in rows) for part in rows[0]}
+
+    @property
     def transfer_share(self) -> float:
         """The share of all lost time that was transfer."""
-        moved = sum(row.exposed_transfer_s for row in self.ranks)
-        return moved / self.lost_s if self.lost_s else 0.0
+        return self.parts["transfer"] / self.lost_s if self.lost_s else 0.0
 
     def to_json(self) -> dict[str, object]:
         """Return the accounts as plain values, times per step in milliseconds."""

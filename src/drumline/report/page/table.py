@@ -58,11 +58,8 @@ class Table(Generic[R]):
             shares: Mapping[str, float]                       a column for each key
             from_: str                                        the column `from`
 
-    Args:
-        name: of its file, without .csv.
-        row_type: the dataclass.
-        records: the rows.
-        key: what the column of a field named `key` is called, for rows that tables share.
+    `name` is that of its file, without .csv; `key` what the column of a field named `key` is
+    called, for rows that tables share.
     """
 
     def __init__(

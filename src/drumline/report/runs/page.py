@@ -12,107 +12,86 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from drumline.report.intervals import compare
-from drumline.report.page.blocks import (
-    Block,
-    Column,
-    Draw,
-    Facts,
-    Markdown,
-    Notice,
-    Paragraph,
-    Picture,
-    Report,
-    Section,
-    TableBlock,
-)
+from drumline.report.page import blocks
 from drumline.report.page.table import Findings, Table, times
-from drumline.report.page.translator import (
-    Filling,
-    Language,
-    Sentence,
-    Translator,
-    page_texts,
-)
+from drumline.report.page.translator import Filling, Language, Sentence, Translator, page_texts
 from drumline.report.plots import LEDGER, FigureStyle
 from drumline.report.runs.record import CurvePoint, RunRecord
-from drumline.report.runs.tables import (
-    COLUMN,
-    RunRow,
-    RunTables,
-    build_tables,
-)
+from drumline.report.runs.tables import COLUMN, RunRow, RunTables, build_tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def build_runs_report(records: Sequence[RunRecord], lang: Language) -> Report:
+def build_runs_report(records: Sequence[RunRecord], lang: Language) -> blocks.Report:
     """Build the report about runs: what cannot be shown is said, the rest is shown."""
     say = page_texts(lang)
     tables, findings = build_tables(records), Findings()
     rows = tables.runs.records
     said = [sentence for row in rows for sentence in _of_one(row, tables, say)]
     said += [sentence for row in rows[1:] for sentence in _of_two(rows[0], row, findings, say)]
-    gaps = [Notice(said=gap) for record in records for gap in record.say_gaps(lang)]
+    gaps = [blocks.Notice(said=gap) for record in records for gap in record.say_gaps(lang)]
     names = say.labels("runs.tables.runs")
-    sections: dict[str, list[Block]] = {
-        "runs": [*gaps, TableBlock.of(tables.runs, names, title=names.pop("title"))],
+    sections: dict[str, list[blocks.Block]] = {
+        "runs": [*gaps, blocks.TableBlock.of(tables.runs, names, title=names.pop("title"))],
         "differences": _differences(tables, say),
         "curves": _curves(tables, say),
         "time": _time(tables, say),
-        "analysis": [Paragraph(said=said, findings=True)] if said else [],
+        "analysis": [blocks.Paragraph(said=said, findings=True)] if said else [],
         "parameters": _parameters(records, say),
     }
-    return Report(
+    return blocks.Report(
         title=say.join([record.name for record in records]),
         lang=lang,
         summary=said[0] if said else say("runs.nothing"),
         sections=[
-            Section(slug=slug, heading=say.text(f"runs.headings.{slug}"), blocks=blocks)
-            for slug, blocks in sections.items()
-            if blocks
+            blocks.Section(slug=slug, heading=say.text(f"runs.headings.{slug}"), blocks=own)
+            for slug, own in sections.items()
+            if own
         ],
         tables=[*tables.all(), *([findings.table] if findings.table.rows else [])],
     )
 
 
-def _differences(tables: RunTables, say: Translator) -> list[Block]:
+def _differences(tables: RunTables, say: Translator) -> list[blocks.Block]:
     if len(tables.compared) < 2:
         return []
     if not tables.differences.rows:
-        return [Paragraph(said=[say("runs.same_specs")])]
-    first = Column(key=COLUMN, name=say.text("runs.tables.differences.key"), align="left")
-    columns = [first, *(Column(key=run, name=run, align="left") for run in tables.compared)]
+        return [blocks.Paragraph(said=[say("runs.same_specs")])]
+    first = blocks.Column(key=COLUMN, name=say.text("runs.tables.differences.key"), align="left")
+    columns = [first, *(blocks.Column(key=run, name=run, align="left") for run in tables.compared)]
     title = say.text("runs.tables.differences.title")
-    return [TableBlock(table=tables.differences, columns=columns, title=title)]
+    return [blocks.TableBlock(table=tables.differences, columns=columns, title=title)]
 
 
-def _curves(tables: RunTables, say: Translator) -> list[Block]:
+def _curves(tables: RunTables, say: Translator) -> list[blocks.Block]:
     if not tables.curves.rows:
         return []
     shown = [table for table in (tables.curves, tables.scores) if table.rows]
     return [_picture("curves", partial(_draw_curves, tables), shown, say)]
 
 
-def _time(tables: RunTables, say: Translator) -> list[Block]:
+def _time(tables: RunTables, say: Translator) -> list[blocks.Block]:
     if not tables.ledger.rows:
         return []
     names = say.labels("runs.tables.ledger")
     return [
         _picture("ledger", partial(_draw_ledger, tables), [tables.ledger], say),
-        TableBlock.of(tables.ledger, names, title=names.pop("title")),
+        blocks.TableBlock.of(tables.ledger, names, title=names.pop("title")),
     ]
 
 
-def _picture(name: str, draw: Draw, tables: list[Table[Any]], say: Translator) -> Picture:
+def _picture(
+    name: str, draw: blocks.Draw, tables: list[Table[Any]], say: Translator
+) -> blocks.Picture:
     title, caption = (say.text(f"runs.figures.{name}.{part}") for part in ("title", "caption"))
-    return Picture(name=name, title=title, caption=caption, draw=draw, tables=tables)
+    return blocks.Picture(name=name, title=title, caption=caption, draw=draw, tables=tables)
 
 
-def _parameters(records: Sequence[RunRecord], say: Translator) -> list[Block]:
+def _parameters(records: Sequence[RunRecord], say: Translator) -> list[blocks.Block]:
     names = say.labels("runs.parameters")
-    blocks: list[Block] = []
+    told: list[blocks.Block] = []
     for record in records:
         manifest = record.manifest
         hosts, packages = manifest.get("hosts"), manifest.get("packages")
@@ -128,11 +107,11 @@ def _parameters(records: Sequence[RunRecord], say: Translator) -> list[Block]:
             "versions": ", ".join(versions) or "?",
             "commit": str(manifest.get("git_commit") or "–"),
         }
-        blocks.append(Facts(items=[(names[key], fact) for key, fact in facts.items()]))
+        told.append(blocks.Facts(items=[(names[key], fact) for key, fact in facts.items()]))
         if record.spec_values:
             text = yaml.safe_dump(record.spec_values, sort_keys=False, allow_unicode=True)
-            blocks.append(Markdown(text=f"```yaml\n{text}```"))
-    return blocks
+            told.append(blocks.Markdown(text=f"```yaml\n{text}```"))
+    return told
 
 
 def _of_one(row: RunRow, tables: RunTables, say: Translator) -> list[Sentence]:
@@ -203,8 +182,7 @@ def _draw_curves(tables: RunTables, style: FigureStyle) -> Figure:
     if scores.records:
         title = say.text("runs.figures.curves.scores.title")
         style.finish(axes[-1], title=title, x=against["step"], y="%", legend=False)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)))
+    style.legend(figure, axes[0], columns=min(4, len(tables.curves.groups("run"))))
     return figure
 
 
@@ -238,6 +216,5 @@ def _draw_ledger(tables: RunTables, style: FigureStyle) -> Figure:
     axes.set_yticks(range(len(rows)), [f"{row.run}  {row.rank}" for row in rows])
     axes.invert_yaxis()
     style.finish(axes, **say.labels("runs.figures.ledger.bars"), legend=False)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    style.legend(figure, axes, columns=4)
     return figure

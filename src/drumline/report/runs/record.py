@@ -7,6 +7,7 @@ tells in which keys the specs of runs differ.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +18,7 @@ import yaml
 
 from drumline.core.errors import DrumlineError
 from drumline.core.rundir import Event, RunDir
-from drumline.report.ledger.accounts import (
-    Ledger,
-    common_steps,
-    compute_ledger,
-    on_one_clock,
-    step_seconds,
-    warm_steps,
-)
+from drumline.report.ledger import accounts
 from drumline.report.page.translator import Language, page_texts
 from drumline.spec.load import flatten_keys, read_run_spec
 from drumline.spec.run_spec import RunSpec
@@ -72,7 +66,7 @@ class RunRecord:
     """empty where the run did not come to its end"""
     curve: list[CurvePoint] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
-    ledger: Ledger | None = None
+    ledger: accounts.Ledger | None = None
     step_s: list[float] = field(default_factory=list)
     """how long each warm step took, until its last rank was done"""
     peak_bytes: list[int] = field(default_factory=list)
@@ -159,10 +153,7 @@ def _count_ranks(run: RunDir, record: RunRecord) -> int:
     """Return how many ranks there were: by the spec, or where it cannot be read, by their logs."""
     if record.spec is not None:
         return record.spec.world_size
-    logged = 0
-    while run.rank_events(logged).exists():
-        logged += 1
-    return logged
+    return next(rank for rank in itertools.count() if not run.rank_events(rank).exists())
 
 
 def _json(run: RunDir, name: str, record: RunRecord) -> dict[str, Any]:
@@ -190,10 +181,12 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
 def _read_events(record: RunRecord) -> None:
     seconds = samples = 0.0
     positions: dict[int, Position] = {}
-    common = common_steps(on_one_clock(record.events))
-    for ranks, took in zip(common, step_seconds(common), strict=True):
+    common = accounts.common_steps(accounts.on_one_clock(record.events))
+    # ranks of one copy of the model see the same samples
+    copies = len(record.events) if record.spec is None else record.spec.axes.data
+    for ranks, took in zip(common, accounts.step_seconds(common), strict=True):
         seconds += took
-        samples += _samples(ranks, record)
+        samples += sum(event["samples"] for event in ranks) * copies / len(ranks)
         step = ranks[0]["step"]
         at = Position(run=record.name, step=step, samples=round(samples), seconds=seconds)
         record.curve.append(CurvePoint(**vars(at), loss=mean_loss(ranks)))
@@ -204,17 +197,11 @@ def _read_events(record: RunRecord) -> None:
                 continue
             result = {key: event[key] for key in ("test_loss", "accuracy")}
             record.scores.append(Score(**vars(found), **result))
-    record.ledger = compute_ledger(record.events)
-    record.step_s = step_seconds(warm_steps(record.events))
+    record.ledger = accounts.compute_ledger(record.events)
+    record.step_s = accounts.step_seconds(accounts.warm_steps(record.events))
     ends = [event for log in record.events for event in log if event["event"] == "end"]
     peaks = [end.get("peak_gpu_bytes", end.get("peak_bytes")) for end in ends]
     record.peak_bytes = [peak for peak in peaks if peak is not None]
-
-
-def _samples(ranks: Sequence[Event], record: RunRecord) -> float:
-    """Samples of a step over all copies of the model: ranks of one copy see the same ones."""
-    copies = record.spec.axes.data if record.spec is not None else len(ranks)
-    return float(sum(event["samples"] for event in ranks) * copies / len(ranks))
 
 
 def mean_loss(ranks: Sequence[Event]) -> float:

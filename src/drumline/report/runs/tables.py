@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from drumline.report.intervals import Interval, quartile_interval
-from drumline.report.page.table import (
-    Table,
-    count,
-    milliseconds,
-    percent,
-    plain,
-    points,
-    seconds,
-    size,
-)
+from drumline.report.page import table as form
+from drumline.report.page.table import Table
 from drumline.report.runs.record import CurvePoint, RunRecord, Score, find_differences
 
 COLUMN = "key"
@@ -33,18 +25,18 @@ class RunRow:
     model: str
     data: str
     strategy: str
-    ranks: Annotated[int | None, count]
-    steps: Annotated[int | None, count]
-    loss: Annotated[float | None, plain]
-    accuracy: Annotated[float | None, points]
-    train_s: Annotated[float | None, seconds]
-    step_ms: Annotated[Interval | None, milliseconds]
+    ranks: Annotated[int | None, form.count]
+    steps: Annotated[int | None, form.count]
+    loss: Annotated[float | None, form.plain]
+    accuracy: Annotated[float | None, form.points]
+    train_s: Annotated[float | None, form.seconds]
+    step_ms: Annotated[Interval | None, form.milliseconds]
     """median and quartiles"""
-    samples_per_s: Annotated[float | None, count]
-    peak_bytes: Annotated[int | None, size]
+    samples_per_s: Annotated[float | None, form.count]
+    peak_bytes: Annotated[int | None, form.size]
     waited_for: int | None
     """the rank that the others waited for most; and its share of all lost time"""
-    waited_share: Annotated[float | None, percent]
+    waited_share: Annotated[float | None, form.percent]
     weights_sha256: str
 
 
@@ -53,12 +45,12 @@ class LedgerRow:
     """A mean step of a rank; wait and transfer are what was not hidden behind compute."""
 
     run: str
-    rank: Annotated[int, count]
-    data_ms: Annotated[float, milliseconds]
-    compute_ms: Annotated[float, milliseconds]
-    wait_ms: Annotated[float, milliseconds]
-    transfer_ms: Annotated[float, milliseconds]
-    caused_ms: Annotated[float, milliseconds]
+    rank: Annotated[int, form.count]
+    data_ms: Annotated[float, form.milliseconds]
+    compute_ms: Annotated[float, form.milliseconds]
+    wait_ms: Annotated[float, form.milliseconds]
+    transfer_ms: Annotated[float, form.milliseconds]
+    caused_ms: Annotated[float, form.milliseconds]
     """how long others waited for it"""
 
 
@@ -151,12 +143,6 @@ def _ledger(records: Sequence[RunRecord]) -> Iterator[LedgerRow]:
             continue
         scale = 1e3 / record.ledger.steps
         for row in record.ledger.ranks:
-            yield LedgerRow(
-                run=record.name,
-                rank=row.rank,
-                data_ms=row.data_s * scale,
-                compute_ms=row.compute_s * scale,
-                wait_ms=row.exposed_wait_s * scale,
-                transfer_ms=row.exposed_transfer_s * scale,
-                caused_ms=row.caused_s * scale,
-            )
+            parts = {f"{part}_ms": spent_s * scale for part, spent_s in row.parts.items()}
+            caused = row.caused_s * scale
+            yield LedgerRow(run=record.name, rank=row.rank, **parts, caused_ms=caused)

@@ -1,4 +1,4 @@
-"""The figure of `drumline bench scaling`.
+"""`drumline bench scaling` in a terminal, a row for each count of each series, and its figure.
 
 time     │ speed-up │ efficiency     strong: a line for each strategy, with 95 % intervals,
 ─────────┼──────────┼───────────     what would be ideal, and the law that was fitted
@@ -11,19 +11,94 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from drumline.bench.scaling.laws import LAWS, Law
-from drumline.bench.scaling.rows import ScalingRow
-from drumline.bench.scaling.run import ScalingResult
-from drumline.bench.scaling.table import once_each, percent
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from drumline.bench.model_parallel.display import milliseconds
+from drumline.bench.scaling.laws import LAWS
+from drumline.bench.scaling.rows import ScalingFit, ScalingRow
+from drumline.bench.scaling.run import ScalingResult, percent
 from drumline.core.formatting import counted
 from drumline.report.intervals import Interval
 from drumline.report.plots import LEDGER, FigureStyle, middles
+from drumline.report.tables import NOTHING, FittingColumn, FittingTable, format_known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_TITLES = {
+    "strong": "strong scaling: all ranks together have the same batch",
+    "weak": "weak scaling: each rank has the same batch",
+}
+
+_FAR = 10
+"""an interval that reaches further says only that nothing is known"""
+
+
+def scaling_table(rows: Sequence[ScalingRow], *, smallest: str) -> RenderableType:
+    """Show `bench scaling`'s rows by mode, and its columns' meaning; `smallest`: the base."""
+    parts: list[RenderableType] = []
+    for mode in dict.fromkeys(row.mode for row in rows):
+        own = [row for row in rows if row.mode == mode]
+        parts += [Text(_TITLES[mode], style="bold"), _table(once_each(own)), Text("")]
+    return Group(*parts, Text(_legend(smallest)))
+
+
+def once_each(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
+    """Return `bench scaling`'s rows of one mode, those that strategies share only once."""
+    return list({row.case: row for row in rows}.values())
+
+
+def _table(rows: Sequence[ScalingRow]) -> FittingTable[ScalingRow]:
+    def strategy(row: ScalingRow) -> str:
+        return row.case.removeprefix(row.mode).split("×")[0].strip()
+
+    columns: list[FittingColumn[ScalingRow]] = [
+        FittingColumn("strategy", strategy, justify="left"),
+        FittingColumn("nodes", lambda row: str(row.nodes), leaves=4),
+        FittingColumn("ranks", lambda row: str(row.ranks)),
+        FittingColumn("batch", lambda row: str(row.batch), leaves=1),
+        FittingColumn("ms", lambda row: milliseconds(row.median_s)),
+        FittingColumn("±", lambda row: _wide(row.median_s, row.high_s), leaves=6),
+        FittingColumn("speed-up", lambda row: format_known("{:.2f}×", row.speedup)),
+        FittingColumn("±", lambda row: _wide(row.speedup, row.speedup_high), leaves=7),
+        FittingColumn("eff.", lambda row: _share(row.efficiency)),
+        FittingColumn("lost", lambda row: _share(row.lost), leaves=5),
+        FittingColumn("compute", lambda row: _share(row.lost_compute), leaves=5),
+        FittingColumn("wait", lambda row: _share(row.lost_wait), leaves=5),
+        FittingColumn("transfer", lambda row: _share(row.lost_transfer), leaves=5),
+        FittingColumn("data", lambda row: _share(row.lost_data), leaves=3),
+    ]
+    if len({row.nodes for row in rows}) == 1:
+        columns = [column for column in columns if column.name != "nodes"]
+    return FittingTable(rows=rows, columns=columns, gap=1, elsewhere="--json, --csv")
+
+
+def _legend(smallest: str) -> str:
+    return "\n".join(
+        (
+            "ms: a step of all ranks, median over rounds. eff.: speed-up per rank.",
+            f"speed-up: over {smallest} in the same round, by samples per second.",
+            "±: how far the 95 % interval reaches, by Student's t over rounds.",
+            f"lost: share of the ranks' time beyond that of {smallest} for the same work:",
+            "in compute that takes longer, waiting for ranks, transfer, fetching data.",
+        )
+    )
+
+
+def _wide(middle: float | None, high: float | None) -> str:
+    """Write how far an interval reaches; down it is as far, by the logarithm."""
+    if middle is None or high is None or high == middle:
+        return NOTHING
+    return f"{high / middle - 1:.0%}" if high < _FAR * middle else f">{_FAR}×"
+
+
+def _share(share: float | None) -> str:
+    return format_known("{:.0%}", share).replace("-0%", "0%").replace("-", "−")
+
 
 _PARTS = {
     "needed": ("compute, as the smallest count needs it", LEDGER["compute"]),
@@ -76,20 +151,18 @@ def draw_scaling(style: FigureStyle, result: ScalingResult) -> Figure:
         wide = 6 // len(modes)
         ledger = figure.add_subplot(grid[-1, wide * line : wide * (line + 1)])
         _draw_ledger(style, ledger, bars[mode], mode)
-    lines = figure.axes[0].get_legend_handles_labels()
     trained = f"{result.spec.model.name} on {result.spec.data.name}"
     rounds = counted(rows[0].rounds, "round")
     title = f"{trained}: median of {rounds}, 95 % intervals by Student's t"
-    figure.legend(*lines, loc="outside upper center", ncols=6, title=title)
-    figure.legend(*ledger.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    style.legend(figure, figure.axes[0], columns=6, title=title)
+    style.legend(figure, ledger, columns=4, loc="outside lower center")
     return figure
 
 
 def _panels(mode: str, first: ScalingRow) -> list[_Panel]:
     strong = mode == "strong"
-    whose = f"batch {first.batch} in all"
-    if not strong:
-        whose = f"batch {first.batch / first.ranks:g} on each rank"
+    each = f"batch {first.batch / first.ranks:g} on each rank"
+    whose = f"batch {first.batch} in all" if strong else each
     return [
         _Panel(
             title=f"{mode}: time ({whose})",
@@ -125,25 +198,18 @@ def _draw_lines(
     counts = sorted({getattr(row, varies) for row in own})
     kinds = list(dict.fromkeys(row.kind for row in own))
     room = (counts[-1] - counts[0]) or 1
-    top = _draw_ideal(style, axes, panel, own, counts)
+    fine = [counts[0] + (counts[-1] - counts[0]) * part / 60 for part in range(61)]
+    top = _draw_ideal(style, axes, panel, own, fine)
     for number, kind in enumerate(kinds):
         line = [row for row in own if row.kind == kind and panel.values(row)[0] is not None]
         shift = (number - (len(kinds) - 1) / 2) * _DODGE * room
         across, values = [getattr(row, varies) + shift for row in line], panel.intervals(line)
-        style.points(
-            axes,
-            across,
-            values,
-            number=number,
-            scale=panel.scale,
-            markersize=5,
-            linewidth=1.2,
-            capsize=3,
-            label=kind,
-        )
+        look: dict[str, Any] = {"markersize": 5, "linewidth": 1.2, "capsize": 3, "label": kind}
+        style.points(axes, across, values, number=number, scale=panel.scale, **look)
         top = max(top, *middles(values, panel.scale), 0.0)
     if panel.with_laws:
-        _draw_laws(style, axes, result, mode, counts, kinds)
+        fits = [fit for fit in result.fits if fit.mode == mode and fit.share >= 0]
+        _draw_laws(style, axes, fits, fine, kinds)
     _shade(axes, own, varies, room)
     axes.set_ylim(0, 1.3 * (top or 1))
     axes.set_xlim(counts[0] - 0.08 * room, counts[-1] + 0.08 * room)
@@ -152,21 +218,15 @@ def _draw_lines(
 
 
 def _draw_ideal(
-    style: FigureStyle,
-    axes: Axes,
-    panel: _Panel,
-    rows: Sequence[ScalingRow],
-    counts: Sequence[int],
+    style: FigureStyle, axes: Axes, panel: _Panel, rows: Sequence[ScalingRow], fine: Sequence[float]
 ) -> float:
     """Draw what nothing lost would look like, for each smallest count; returns how high it is."""
     kinds = list(dict.fromkeys(row.kind for row in rows))
-    smallest = [row for row in rows if row.times == 1]
-    cases = once_each(smallest)
-    fine = _between(counts)
+    cases = once_each([row for row in rows if row.times == 1])
     top = 0.0
     for number, row in enumerate(cases):
         (first,) = middles(panel.intervals([row]), panel.scale)
-        ideal = [panel.ideal(count / counts[0], first) for count in fine]
+        ideal = [panel.ideal(count / fine[0], first) for count in fine]
         color = style.ink if len(cases) == 1 else style.color(kinds.index(row.kind))
         label = None if number else "ideal"
         axes.plot(fine, ideal, ":", color=color, linewidth=1, label=label)
@@ -177,35 +237,20 @@ def _draw_ideal(
 def _draw_laws(
     style: FigureStyle,
     axes: Axes,
-    result: ScalingResult,
-    mode: str,
-    counts: Sequence[int],
+    fits: Sequence[ScalingFit],
+    fine: Sequence[float],
     kinds: Sequence[str],
 ) -> None:
     """Draw what the fitted laws say of all counts."""
     drawn = []
-    law: Law = "Amdahl" if mode == "strong" else "Gustafson"
-    _, say = LAWS[law]
-    fine = _between(counts)
-    for fit in result.fits:
-        if fit.mode != mode or fit.share < 0:
-            continue
-        (line,) = axes.plot(
-            fine,
-            [say(fit.share, count / counts[0]) for count in fine],
-            "--",
-            color=style.color(kinds.index(fit.kind)),
-            linewidth=0.9,
-            label=f"{fit.kind}: {percent(fit.share)}",
-        )
-        drawn.append(line)
+    for fit in fits:
+        _, say = LAWS[fit.law]
+        speedups = [say(fit.share, count / fine[0]) for count in fine]
+        color, label = style.color(kinds.index(fit.kind)), f"{fit.kind}: {percent(fit.share)}"
+        drawn += axes.plot(fine, speedups, "--", color=color, linewidth=0.9, label=label)
     if drawn:
-        title = f"serial share, by {law}"
+        title = f"serial share, by {fits[0].law}"
         axes.legend(handles=drawn, title=title, fontsize=7, title_fontsize=7, loc="upper left")
-
-
-def _between(counts: Sequence[int]) -> list[float]:
-    return [counts[0] + (counts[-1] - counts[0]) * part / 60 for part in range(61)]
 
 
 def _shade(axes: Axes, rows: Sequence[ScalingRow], varies: str, room: float) -> None:
@@ -224,7 +269,7 @@ def _draw_ledger(style: FigureStyle, axes: Axes, rows: Sequence[ScalingRow], mod
         widths = [_parts(row)[part] * 1e3 for row in rows]
         axes.barh(range(len(rows)), widths, 0.72, left=ends, color=color, label=name)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
-    marked = None
+    marked, labels = None, []
     for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
         lost = ""
         if row.lost is not None and row.times > 1:
@@ -232,14 +277,8 @@ def _draw_ledger(style: FigureStyle, axes: Axes, rows: Sequence[ScalingRow], mod
             share = end * (1 - row.lost)
             label = "" if marked else "a step, if nothing were lost"
             marked = axes.vlines(share, place - 0.45, place + 0.45, color=style.ink, label=label)
-        axes.annotate(
-            f"{end:.3g} ms{lost}",
-            (end, place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=_SMALL,
-        )
+        labels.append(f"{end:.3g} ms{lost}")
+    style.label_ends(axes, ends, labels, size=_SMALL)
     axes.set_xlim(0, 1.45 * max(ends))
     axes.set_yticks(range(len(rows)), [row.case.removeprefix(mode).strip() for row in rows])
     axes.invert_yaxis()
@@ -250,11 +289,6 @@ def _draw_ledger(style: FigureStyle, axes: Axes, rows: Sequence[ScalingRow], mod
 
 def _parts(row: ScalingRow) -> dict[str, float]:
     """Cut compute into what the smallest count needs for the same work, and what is longer."""
-    rest = {
-        "data": row.data_s,
-        "wait": row.wait_s,
-        "transfer": row.transfer_s,
-        "other": row.other_s,
-    }
+    rest = {part: getattr(row, f"{part}_s") for part in ("data", "wait", "transfer", "other")}
     more = max(0.0, (row.lost_compute or 0.0) * (row.compute_s + sum(rest.values())))
     return {"needed": row.compute_s - more, "more": more, **rest}
