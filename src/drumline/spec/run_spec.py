@@ -24,7 +24,6 @@ from drumline.spec.parts import (
     LinkSpec,
     ModelSpec,
     OptimizerSpec,
-    PartitionSpec,
     ScheduleSpec,
     SlowNode,
     SlowRank,
@@ -36,21 +35,6 @@ from drumline.spec.parts import (
     plan_nodes,
 )
 from drumline.spec.strategy import REDUCING_KINDS, StrategySpec, check_split, settle_aggregator
-
-__all__ = [
-    "BUILTIN_MODELS",
-    "CheckpointSpec",
-    "DataSpec",
-    "LinkSpec",
-    "ModelSpec",
-    "OptimizerSpec",
-    "PartitionSpec",
-    "RunSpec",
-    "ScheduleSpec",
-    "SlowNode",
-    "SlowRank",
-    "StrategySpec",
-]
 
 # A part may be written as one word; this is the key that the word stands for.
 SHORTHAND: dict[tuple[str, ...], str] = {
@@ -66,8 +50,6 @@ SHORTHAND: dict[tuple[str, ...], str] = {
 TEXT_DATA = frozenset({"shakespeare"})
 TEXT_MODELS = frozenset({"gpt-mini"})
 BUILTIN_MODELS = ("linear", "mlp", "lenet", "cnn", "gpt-mini")
-
-
 _INIT = re.compile(r"env|tcp|file|tcp://(\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(\d{1,5})|file:///.+")
 
 
