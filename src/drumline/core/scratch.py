@@ -37,11 +37,9 @@ class Scratch:
 
     def __init__(self) -> None:
         try:
-            with deferred_signals():  # Python tries the folder by a file of its own
-                root = _root()
-            _sweep(root)
+            sweep()
             with deferred_signals():
-                self.path, lock = _make(root)
+                self.path, lock = _make()
                 self._remove = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
         except OSError as error:
             raise DrumlineError(
@@ -67,7 +65,16 @@ def semaphore_prefix(folder: Path) -> str:
 
 def sweep() -> list[Path]:
     """Remove the scratch folders whose owners are gone, and their semaphores; returns them."""
-    return _sweep(_root())
+    with deferred_signals():  # Python tries the folder by a file of its own
+        root = _root()
+    removed = []
+    for path in root.glob(_PREFIX + "*"):
+        with contextlib.suppress(OSError):  # somebody else's, or already gone
+            lock = _hold(path / _LOCK, 0)
+            if lock is not None:
+                removed += _clear(path)
+                lock.release()
+    return removed
 
 
 def is_held(path: Path) -> bool:
@@ -87,25 +94,13 @@ def _root() -> Path:
     return root if len(str(root)) <= _MAX_ROOT else Path("/tmp")
 
 
-def _make(root: Path) -> tuple[Path, FileLock]:
+def _make() -> tuple[Path, FileLock]:
     """Make a folder and hold its lock."""
     while True:  # until no sweep comes between a folder and its lock
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root()))
         lock = _hold(path / _LOCK, os.O_CREAT)
         if lock is not None:
             return path, lock
-
-
-def _sweep(folder: Path) -> list[Path]:
-    """Remove the scratch folders whose owners are gone."""
-    removed = []
-    for path in folder.glob(_PREFIX + "*"):
-        with contextlib.suppress(OSError):  # somebody else's, or already gone
-            lock = _hold(path / _LOCK, 0)
-            if lock is not None:
-                removed += _clear(path)
-                lock.release()
-    return removed
 
 
 def _remove_own(path: Path, lock: FileLock, owner: int) -> None:
