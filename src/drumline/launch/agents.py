@@ -79,11 +79,6 @@ class SessionProcess(subprocess.Popen[bytes]):
             start_new_session=True,
         )
 
-    @property
-    def exit_code(self) -> int | None:
-        """The process's exit code, None while it runs."""
-        return self.poll()
-
     def write(self, content: bytes) -> None:
         """Write to its standard input; one that has ended is found elsewhere."""
         assert self.stdin is not None
@@ -167,7 +162,7 @@ class NodeAgent(SessionProcess):
     @property
     def exit_code(self) -> int | None:
         """How its task has ended: None while it goes on, 0 when it waits for the next one."""
-        code = super().exit_code  # before we look for a report: it may come, and then the end
+        code = self.poll()  # before we look for a report: it may come, and then the end
         if not self._reports.closed and self._reports.read(16):  # (2)
             self._done = True
         return 0 if self._done else code
@@ -179,7 +174,7 @@ class NodeAgent(SessionProcess):
 
     def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
         """Whether it lives, and one that is started here and now with these would be the same."""
-        return super().exit_code is None and self._traits == _traits(preload, environment)
+        return self.poll() is None and self._traits == _traits(preload, environment)
 
     def close(self) -> None:
         """Keep what it has printed, and let go of what it reported; it has ended."""

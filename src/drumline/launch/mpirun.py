@@ -75,7 +75,7 @@ class MpiRun:
     @property
     def exit_codes(self) -> list[int | None]:
         """Mpirun's exit code, None while it runs."""
-        return [] if self._mpirun is None else [self._mpirun.exit_code]
+        return [] if self._mpirun is None else [self._mpirun.poll()]
 
     def stop(self) -> None:
         """End all ranks, and keep what mpirun has printed; read `exit_codes` before."""

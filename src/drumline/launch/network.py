@@ -15,11 +15,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypedDict
 
 from drumline.core.errors import CommError
 from drumline.core.formatting import listed
-from drumline.core.json_lines import JsonStream, Message
+from drumline.core.json_lines import JsonStream
 from drumline.core.nodes import NODES, NodePlan
 
 # command → the Debian package that has it
@@ -96,16 +95,8 @@ def find_way(*, instead: str = _ONE_NODE) -> Way:
     )
 
 
-class NetworkRecord(TypedDict):
-    """What a run's manifest says of its network: the hub's process, and each node."""
-
-    made: str
-    hub: int
-    nodes: list[Message]
-
-
 class Network:
-    """A network of simulated nodes; it is there until the context ends, or this process."""
+    """A network of simulated nodes; it is there until it is closed, or this process ends."""
 
     def __init__(self, plans: tuple[NodePlan, ...], *, trains: bool = False) -> None:
         """Make the network; `trains`: where a training runs on it, `slow_ranks` is a way out."""
@@ -131,12 +122,6 @@ class Network:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def environment(self) -> dict[str, str]:
         """What processes on the nodes are told of them."""
@@ -145,8 +130,8 @@ class Network:
         quiet = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
         return {NODES: addresses, "TORCH_CPP_LOG_LEVEL": quiet}
 
-    def describe(self) -> NetworkRecord:
-        """Return what the run's manifest says of it."""
+    def describe(self) -> dict[str, object]:
+        """Return what the run's manifest says of it: how it was made, the hub's pid, each node."""
         nodes = [plan.to_json() for plan in self._plans]
         return {"made": self._way.name, "hub": self._hub.pid, "nodes": nodes}
 

@@ -8,13 +8,8 @@ import subprocess
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from drumline.core.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
-
 
 _NVIDIA_S = 20.0  # a driver that has to wake takes some
 # device files of NVIDIA's driver, of its Jetson boards, of Windows' Linux, of AMD's driver
