@@ -15,10 +15,11 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.multiprocessing import ProcessContext
 
-from drumline.agent.rendezvous import BACKEND, register_rendezvous
+from drumline.agent.rendezvous import BACKEND, build_rendezvous
 from drumline.agent.worker import enter_task, run_worker
 from drumline.core.processes import is_stopped
 from drumline.core.rundir import EventWriter
@@ -33,7 +34,7 @@ def prepare_elastic() -> None:
     _log_tracebacks_at_once()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))
     _bound_patience()
-    register_rendezvous()
+    rendezvous_handler_registry.register(BACKEND, build_rendezvous)
 
 
 def run_task(task: AgentTask) -> int:

@@ -113,10 +113,7 @@ def find_files(
     """Return the path of each of a data set's four files, by its name in the catalogue.
 
     A folder that lacks a file, or that holds another known set under the same file names, is
-    passed over.
-
-    Raises:
-        DataError: no folder holds the set; the message lists where it was looked for, and why not.
+    passed over. Where no folder holds the set, a DataError lists them all.
     """
     looked: list[str] = []
     for folder in _candidates(published, path, environ):

@@ -37,7 +37,7 @@ from drumline.data.catalogue import (
 )
 from drumline.data.idx import read_idx
 from drumline.data.partition import Indices
-from drumline.spec.run_spec import DataSpec
+from drumline.spec.parts import DataSpec
 
 PACKAGED = Path(__file__).parent / "files"
 LabelledImages = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
@@ -162,11 +162,8 @@ class Dataset:
 def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
     """Read or make the data set that the spec names.
 
-    `seed` is of synthetic data, `dtype` of the inputs that batches of images have.
-
-    Raises:
-        DataError: the data is missing or damaged.
-        UsageError: the spec asks for what this data cannot give.
+    `seed` is of synthetic data, `dtype` of the inputs that batches of images have. Data that is
+    missing or damaged is a DataError.
     """
     if spec.path is not None and spec.name not in PUBLISHED:
         raise UsageError(
@@ -236,7 +233,6 @@ def _make_images(n: int, *, seed: int, stream: int) -> LabelledImages:
     """Make n images [n, 1, 28, 28] and their labels, classes in turn.
 
     Spots of the ten classes sit on a circle; each sample's spot is jittered and lies in noise.
-
     A smaller n gives the first of the same images; `stream` keeps splits of one seed apart.
     """
     labels = np.arange(n, dtype=np.int64) % _CLASSES
@@ -271,11 +267,7 @@ def _read_text(spec: DataSpec) -> Dataset:
 
 
 def encode(text: str) -> tuple[torch.Tensor, str]:
-    """Encode a data set's text: number characters by their place in its sorted set of characters.
-
-    Returns:
-        the text as a uint8 tensor, and the vocabulary.
-    """
+    """Encode a text as numbers (uint8) of its characters in their sorted set, the vocabulary."""
     vocabulary = "".join(sorted(set(text)))
     assert len(vocabulary) <= 256, "tokens are bytes"
     numbers = {ord(character): number for number, character in enumerate(vocabulary)}

@@ -44,7 +44,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from drumline.models.build import call_factory
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _INIT = os.path.join(_TORCH, "nn", "init.py")
@@ -148,9 +148,6 @@ def build_partial(
 
     `wanted` is asked with the names of parameters and buffers. A buffer is also there if a
     parameter of its own module is.
-
-    Raises:
-        SpecError: as for `build_model`.
     """
     plan = _Plan(*_build_outline(spec, classes=classes, seed=seed), wanted)
     with Watch() as watch, _Registrations(watch.scratch, plan) as registrations:
@@ -165,11 +162,7 @@ def build_partial(
 def build_outline(
     spec: ModelSpec, *, classes: int, seed: int, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
-    """Build a model with all its names, shapes and types, but no values (the meta device).
-
-    Raises:
-        SpecError: as for `build_model`.
-    """
+    """Build a model with all its names, shapes and types, but no values (the meta device)."""
     return _build_outline(spec, classes=classes, seed=seed)[0].to(dtype)
 
 

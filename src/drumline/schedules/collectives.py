@@ -98,11 +98,7 @@ def whole_elements(collective: str, ranks: int, nbytes: int, element_bytes: int)
 
 
 def plan(call: CollectiveCall) -> Rounds:
-    """Return the schedule of a collective, its rounds; empty messages are not sent, and not listed.
-
-    Raises:
-        UsageError: there is no such collective, or no such algorithm for it.
-    """
+    """Return the schedule of a collective, its rounds; empty messages are not sent or listed."""
     rounds = PLANS[call.collective][find_algorithm_name(call.collective, call.algorithm)](call)
     unit = 1 if call.collective == "barrier" else call.element_bytes
     sized = [[message._replace(size=message.size * unit) for message in now] for now in rounds]
@@ -110,11 +106,7 @@ def plan(call: CollectiveCall) -> Rounds:
 
 
 def find_algorithm_name(collective: str, name: str | None = None) -> str:
-    """Return the name of a collective's algorithm, the default one where none is given.
-
-    Raises:
-        UsageError: there is none; the message names those that there are.
-    """
+    """Return the name of a collective's algorithm; a UsageError names those that there are."""
     known = PLANS[_known(collective, PLANS, "collective")]
     return _known(name or DEFAULTS[collective], known, f"{collective} algorithm")
 

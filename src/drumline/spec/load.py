@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from drumline.core.errors import SpecError
+from drumline.core.files import write_atomic
 from drumline.core.rundir import RunDir
 from drumline.spec.parts import SpecPart
 from drumline.spec.run_spec import SHORTHAND, RunSpec
@@ -33,15 +34,9 @@ def load_spec(
 ) -> RunSpec:
     """Read a run spec's file, if one is given, and apply overrides such as `strategy.kind=ring`.
 
-    Args:
-        path: the file.
-        overrides: `key=value` options.
-        ranks: how many there are, where somebody else starts them: another launcher, or a person.
-        lasting: the keys of the file's strategy that also hold for another kind that overrides
-            name; the rest belonged to the old one. None: all of them hold.
-
-    Raises:
-        SpecError: the file or an override does not make a spec; says where, and the way out.
+    `ranks` is how many there are, where somebody else starts them: another launcher, or a person.
+    `lasting` are the keys of the file's strategy that also hold for another kind that overrides
+    name; the rest belonged to the old one. A SpecError says where it is off, and the way out.
     """
     values, places = ({}, {}) if path is None else _read_yaml(path)
     if lasting is not None:
@@ -76,7 +71,7 @@ def read_run_spec(run: RunDir) -> RunSpec:
 
 def write_run_spec(run: RunDir, spec: RunSpec) -> None:
     """Write the resolved spec into a run's directory."""
-    run.write_text(run.spec_file.name, dump_spec(spec))
+    write_atomic(run.spec_file, dump_spec(spec))
 
 
 def spec_options(spec: RunSpec) -> dict[str, str]:
@@ -114,11 +109,7 @@ def _refuse_simulated_nodes(values: Mapping[str, object], places: Places) -> Non
 
 
 def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
-    """Read a spec of any kind from `key=value` options alone; `example` is a command that has some.
-
-    Raises:
-        SpecError: the options do not make such a spec; says which one, and the way out.
-    """
+    """Read a spec of any kind from `key=value` options alone; `example` is a command with some."""
     values: dict[str, object] = {}
     places: Places = {}
     for option in options:
@@ -127,11 +118,7 @@ def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
 
 
 def read_file(kind: type[P], path: Path, options: Iterable[str] = ()) -> P:
-    """Read a spec of any kind from a file, with `key=value` options over it.
-
-    Raises:
-        SpecError: they do not make such a spec; says which line or option, and the way out.
-    """
+    """Read a spec of any kind from a file, with `key=value` options over it."""
     values, places = _read_yaml(path)
     for option in options:
         _apply_override(values, places, option, "name=mine nodes=4")

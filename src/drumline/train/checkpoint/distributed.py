@@ -66,7 +66,6 @@ class RunCheckpoints:
             runner.shard,
             rank=self._rank.rank,
             shared=not self._own_optimizer_state,
-            barrier=self._disks.wait,
             gather=self._disks.collect,
         )
         if path is not None:

@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypedDict
 
 import safetensors
@@ -30,30 +29,6 @@ from torch.optim import Optimizer
 
 from drumline.core.files import fsync
 from drumline.parallel import ShardSpec
-
-_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {
-        "F64": torch.float64,
-        "F32": torch.float32,
-        "F16": torch.float16,
-        "BF16": torch.bfloat16,
-        "F8_E4M3": torch.float8_e4m3fn,
-        "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-        "F8_E5M2": torch.float8_e5m2,
-        "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-        "I64": torch.int64,
-        "I32": torch.int32,
-        "I16": torch.int16,
-        "I8": torch.int8,
-        "U64": torch.uint64,
-        "U32": torch.uint32,
-        "U16": torch.uint16,
-        "U8": torch.uint8,
-        "BOOL": torch.bool,
-        "C64": torch.complex64,
-    }
-)
-"""as safetensors calls them"""
 
 
 class OptimizerScalars(TypedDict):
@@ -187,9 +162,8 @@ class TensorFiles(Mapping[str, Tensor]):
             header.pop("__metadata__", None)
             for name, told in header.items():
                 start = 8 + size + told["data_offsets"][0]
-                self._locations[name] = _Location(
-                    path, start, _DTYPES[told["dtype"]], told["shape"]
-                )
+                dtype = safetensors.torch._getdtype(told["dtype"])
+                self._locations[name] = _Location(path, start, dtype, told["shape"])
 
     def __getitem__(self, name: str) -> Tensor:
         at = self._locations[name]

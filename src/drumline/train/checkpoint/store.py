@@ -113,15 +113,13 @@ class CheckpointStore:
         *,
         rank: int,
         shared: bool = True,
-        barrier: Callable[[], None],
-        gather: Callable[[Path], None] | None = None,
+        gather: Callable[[Path], None] = lambda _: None,
     ) -> Path | None:
         """Write a checkpoint; every rank calls this. Returns its path on the leader.
 
         The snapshot is of this rank's part, whole where this rank writes it. Unless the optimizer
-        state of a part's copies is `shared`, each is written. Where several ranks write, `barrier`
-        blocks until all have come; or `gather`, where they write to several disks, brings what they
-        have written into a folder to the leader's.
+        state of a part's copies is `shared`, each is written. Where several ranks write, `gather`
+        blocks until what all have written into a folder is on the leader's disk.
         """
         draft = self._folder / f".draft-{state.step:09d}"
         suffix = f"-part-{shard.part}" if shard.parts > 1 else ""
@@ -136,7 +134,7 @@ class CheckpointStore:
             if shard.writes:
                 write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
             if shard.parts > 1 or not shared:
-                barrier() if gather is None else gather(draft)
+                gather(draft)
             return self._publish(draft, state) if rank == 0 else None
         except OSError as error:
             if rank == 0:  # others leave the draft to the next writer: peers may be writing to it
