@@ -41,7 +41,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.files import GrowingFile, write_atomic
@@ -168,9 +168,13 @@ class RunDir:
         """Read the events of all ranks, in rank order."""
         return [read_events(self.rank_events(rank)) for rank in range(world_size)]
 
+    def write_text(self, name: str, text: str) -> None:
+        """Write one of the documents, atomically."""
+        write_atomic(self.path / name, text)
+
     def write_json(self, name: str, value: object) -> None:
         """Write one of the JSON documents, atomically."""
-        write_atomic(self.path / name, json.dumps(value, indent=2) + "\n")
+        self.write_text(name, json.dumps(value, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Read one of the JSON documents; None where it is not there, a RunDirError if damaged."""
@@ -206,7 +210,7 @@ def _make_first_free(root: Path, name: str) -> Path:
     return path
 
 
-class EventWriter:
+class EventWriter(contextlib.AbstractContextManager["EventWriter"]):
     """Append events to one file; flushed by time, on demand and on close."""
 
     def __init__(self, path: Path) -> None:
@@ -249,9 +253,6 @@ class EventWriter:
                 f"cannot write {self._path}: {error.strerror}; make room there, then continue with "
                 f"drumline train resume={self._path.parents[1]}"
             ) from None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

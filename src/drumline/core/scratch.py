@@ -6,8 +6,7 @@ the next one removes those that nobody holds any more. The lock is the last to g
 that was cut short is finished then, too.
 
 Semaphores that processes share by a name cannot lie in a folder: the C library puts them into
-/dev/shm. Processes of a launch give them the folder's name in front (`semaphore_prefix`), and they
-go with the folder.
+/dev/shm. Processes of a launch give them the folder's name in front, and they go with the folder.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from typing import Self
 
 from drumline.core.errors import DrumlineError
 from drumline.core.lock import FileLock
@@ -32,7 +30,7 @@ _SEMAPHORES = Path("/dev/shm")
 _TRIES, _PAUSE_S = 20, 0.05  # at a folder into which a process that was just killed still writes
 
 
-class Scratch:
+class Scratch(contextlib.AbstractContextManager["Scratch"]):
     """A folder of this process's own, with what killed owners left behind swept away first."""
 
     def __init__(self) -> None:
@@ -46,9 +44,6 @@ class Scratch:
                 f"cannot make a temporary folder ({error}); set TMPDIR to one that can be written"
             ) from error
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.remove()
 
@@ -56,11 +51,6 @@ class Scratch:
         """Remove the folder with everything in it, and the semaphores that have its name."""
         with deferred_signals():
             self._remove()
-
-
-def semaphore_prefix(folder: Path) -> str:
-    """Return how the names of semaphores begin that are to go with a scratch folder."""
-    return f"/{folder.name}"
 
 
 def sweep() -> list[Path]:

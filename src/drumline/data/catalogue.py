@@ -125,10 +125,8 @@ def find_files(
         other = None if missing else _other_set(found[TEST_LABELS], published)
         if not missing and other is None:
             return found
-        if found:
-            looked.append(f"{folder} ({f'holds {other}' if other else f'lacks {missing[0]}'})")
-        else:
-            looked.append(str(folder))
+        why = f" ({f'holds {other}' if other else f'lacks {missing[0]}'})" if found else ""
+        looked.append(f"{folder}{why}")
     raise DataError(
         f"{published.name} was not found in {', '.join(looked)}; run `drumline data fetch "
         f"{published.name}`, or set data.path to the folder with {FILE_NAMES[0]}[.gz] and the rest",

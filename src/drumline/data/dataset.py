@@ -31,7 +31,6 @@ from drumline.data.catalogue import (
     TEST_LABELS,
     TRAIN_IMAGES,
     TRAIN_LABELS,
-    Published,
     find_files,
     repair,
 )
@@ -178,8 +177,14 @@ def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
         mean, std = _SYNTHETIC_MEAN, _SYNTHETIC_STD
     else:
         published = PUBLISHED.get(spec.name, MNIST)
-        train, test = _read_images(spec, published)
         mean, std = published.mean, published.std
+        if spec.name == published.name:
+            files, fix = find_files(published, path=spec.path), repair(published)
+        else:  # mnist-mini comes with the package
+            files = {name: PACKAGED / spec.name / f"{name}.gz" for name in FILE_NAMES}
+            fix = _REINSTALL
+        train = _read_pair(files[TRAIN_IMAGES], files[TRAIN_LABELS], fix)
+        test = _read_pair(files[TEST_IMAGES], files[TEST_LABELS], fix)
 
     def split(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> ImageSplit:
         tensors = torch.from_numpy(images), torch.from_numpy(labels)
@@ -191,19 +196,6 @@ def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
         train=split(train[0][first], train[1][first]),
         test=split(*test),
         classes=_CLASSES,
-    )
-
-
-def _read_images(spec: DataSpec, published: Published) -> tuple[LabelledImages, LabelledImages]:
-    """Read training and test images; those of mnist-mini come with the package."""
-    if spec.name == published.name:
-        files, fix = find_files(published, path=spec.path), repair(published)
-    else:
-        files = {name: PACKAGED / spec.name / f"{name}.gz" for name in FILE_NAMES}
-        fix = _REINSTALL
-    return (
-        _read_pair(files[TRAIN_IMAGES], files[TRAIN_LABELS], fix),
-        _read_pair(files[TEST_IMAGES], files[TEST_LABELS], fix),
     )
 
 

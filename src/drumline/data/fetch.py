@@ -137,7 +137,7 @@ class Fetched:
 def fetch(
     name: str,
     folder: Path,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
     *,
     mirrors: Sequence[str] | None = None,
 ) -> Fetched:
@@ -202,7 +202,7 @@ def _fetch_from(
     source: str,
     files: Sequence[PublishedFile],
     target: Path,
-    progress: Progress | None,
+    progress: Progress,
     attempts: list[str],
 ) -> list[PublishedFile]:
     """Bring what this source has; note in `attempts` what it refused, and why."""
@@ -222,29 +222,26 @@ def _fetch_from(
     return arrived
 
 
-def _bring(opener: Opener, file: PublishedFile, path: Path, progress: Progress | None) -> None:
+def _bring(opener: Opener, file: PublishedFile, path: Path, progress: Progress) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with _writing(path):
         try:
             with opener(file.name) as stream, part.open("wb") as out:
-                _copy(_decompressed(stream), out, file, progress)
+                _copy(stream, out, file, progress)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
 
 
-def _copy(
-    chunks: Iterator[bytes], out: IO[bytes], file: PublishedFile, progress: Progress | None
-) -> None:
+def _copy(stream: IO[bytes], out: IO[bytes], file: PublishedFile, progress: Progress) -> None:
     digest, done = hashlib.sha256(), 0
-    for chunk in chunks:
+    for chunk in _decompressed(stream):
         done += len(chunk)
         if done > file.size_bytes:  # before it fills the disk
             raise SourceError(f"more than the expected {file.size_bytes} bytes")
         digest.update(chunk)
         out.write(chunk)
-        if progress is not None:
-            progress(file.name, done, file.size_bytes)
+        progress(file.name, done, file.size_bytes)
     if done != file.size_bytes:
         raise SourceError(f"{done} bytes, expected {file.size_bytes}")
     if digest.hexdigest() != file.sha256:

@@ -33,7 +33,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from drumline.core.errors import WorkerError
 from drumline.core.json_lines import encode
@@ -192,19 +192,15 @@ def _traits(preload: tuple[str, ...], environment: Mapping[str, str]) -> tuple[o
 _LAST_WORDS_S = 1.5  # ranks look for a second which nodes they still reach
 
 
-class Agents:
+class Agents(contextlib.AbstractContextManager["Agents"]):
     """The agents of all nodes; leaving the context ends them, whatever happened."""
 
     def __init__(self) -> None:
         self._agents: list[NodeAgent] = []
-        self._plans: tuple[NodePlan, ...] = ()
         self._network: Network | None = None
         self._failed_at: float | None = None
         self.scratch = Scratch()
         """for what the agents need while they run, and for ranks' errors that fit nowhere else"""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -223,11 +219,11 @@ class Agents:
         """
         environment = self._environment(task)
         same = all(agent.would_be(task.preload, environment) for agent in self._agents)
-        if plans != self._plans or not self._network_holds() or not same:
+        here = () if self._network is None else self._network.plans
+        if plans != here or not self._network_holds() or not same:
             self.end()
         if plans and self._network is None:
             self._network = Network(plans, trains=not task.script)
-            self._plans = plans
         if self._network is not None:
             run = task.run_dir
             manifest = run.read_json("manifest.json") or {}
@@ -280,7 +276,6 @@ class Agents:
         if self._network is not None:
             self._network.close()
             self._network = None
-        self._plans = ()
         for agent in self._agents:
             agent.close()
         self._agents.clear()

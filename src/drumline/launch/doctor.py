@@ -39,14 +39,11 @@ class Check:
 
 def run_checks() -> list[Check]:
     """Check what this machine can launch; nothing that is missing is an error."""
-    cores = Check("cores", True, f"{count_cores()}, for as many ranks at full speed")
-    machine = [_python(), _torch(), _gpu(), cores, _memory(), _shared_memory()]
-    return [*machine, _mpi(), _tools(), *_networks()]
-
-
-def _python() -> Check:
     good = sys.version_info >= (3, 11)
-    return Check("python", good, platform.python_version(), "install Python 3.11 or newer")
+    python = Check("python", good, platform.python_version(), "install Python 3.11 or newer")
+    cores = Check("cores", True, f"{count_cores()}, for as many ranks at full speed")
+    machine = [python, _torch(), _gpu(), cores, _memory(), _shared_memory()]
+    return [*machine, _mpi(), _tools(), *_networks()]
 
 
 def _torch() -> Check:

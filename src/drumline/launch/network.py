@@ -100,7 +100,7 @@ class Network:
 
     def __init__(self, plans: tuple[NodePlan, ...], *, trains: bool = False) -> None:
         """Make the network; `trains`: where a training runs on it, `slow_ranks` is a way out."""
-        self._plans = plans
+        self.plans = plans
         self._trains = trains
         self._way = find_way()
         if any(plan.cpu < 1 for plan in plans) and not Path("/proc/self/schedstat").exists():
@@ -125,14 +125,14 @@ class Network:
     @property
     def environment(self) -> dict[str, str]:
         """What processes on the nodes are told of them."""
-        addresses = ",".join(plan.address for plan in self._plans)
+        addresses = ",".join(plan.address for plan in self.plans)
         # without a name server, torch warns of each connection that its address has no name
         quiet = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
         return {NODES: addresses, "TORCH_CPP_LOG_LEVEL": quiet}
 
     def describe(self) -> dict[str, object]:
         """Return what the run's manifest says of it: how it was made, the hub's pid, each node."""
-        nodes = [plan.to_json() for plan in self._plans]
+        nodes = [plan.to_json() for plan in self.plans]
         return {"made": self._way.name, "hub": self._hub.pid, "nodes": nodes}
 
     def enter(self, node: int) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class Network:
         assert self._hub.stdout is not None
         stream, answer = JsonStream(self._hub.stdout, self._hub.stdin), None
         with contextlib.suppress(BrokenPipeError, ValueError):
-            stream.send(nodes=[plan.to_json() for plan in self._plans])
+            stream.send(nodes=[plan.to_json() for plan in self.plans])
             answer = stream.receive()
         if answer is None:
             self._hub.kill()
@@ -166,7 +166,7 @@ class Network:
         return spaces
 
     def _explain(self, reason: str) -> CommError:
-        if _NO_NETEM in reason and any(plan.delay_ms for plan in self._plans):
+        if _NO_NETEM in reason and any(plan.delay_ms for plan in self.plans):
             instead = "delay a rank instead (slow_ranks.1.delay_ms=5), " if self._trains else ""
             return CommError(
                 f"delay_ms needs netem, which this kernel does not have; leave delay_ms out (rate "

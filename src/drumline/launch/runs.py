@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,13 +82,12 @@ def _version(package: str) -> str | None:
 
 def _git_commit() -> str | None:
     """The commit of the folder that the run was started in, if it is a git checkout."""
-    try:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         answer = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None
+        return answer.stdout.strip() or None
+    return None
 
 
 def refuse_without_gpu(spec: RunSpec) -> None:
@@ -176,8 +176,8 @@ def resumed_run(
         raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
     before = read_run_spec(run)
     copies = before.axes.data
-    fixed = _FIXED_IN_STRATEGY if copies > 1 else ()
-    spec = load_spec(run.spec_file, overrides, ranks=ranks, lasting=fixed)
+    lasting = _FIXED_IN_STRATEGY if copies > 1 else ()
+    spec = load_spec(run.spec_file, overrides, ranks=ranks, lasting=lasting)
     wanted = spec.axes.data
     if copies != wanted:
         what = counted(copies, "copy of the model", "copies of the model")
@@ -188,11 +188,13 @@ def resumed_run(
             f"change; resume with workers={before.workers} nodes={before.nodes}, or with a mesh "
             f"whose data axis is {copies}"
         )
-    for key in _FIXED:
-        _refuse_change(run, key, getattr(before, key), getattr(spec, key))
-    for key in fixed:
-        was, now = getattr(before.strategy, key), getattr(spec.strategy, key)
-        _refuse_change(run, f"strategy.{key}", was, now)
+    for key in (*_FIXED, *(f"strategy.{key}" for key in lasting)):
+        was, now = attrgetter(key)(before), attrgetter(key)(spec)
+        if was != now:
+            raise UsageError(
+                f"{key.partition('.')[0]} of {run.path.name} cannot change when it is resumed "
+                f"({_difference(key, was, now)}); leave it out, or start a new run"
+            )
     if not any(run.checkpoints.glob("step-*")):
         raise RunDirError(f"{run.path.name} has no checkpoint to continue from; start a new run")
     summary = run.read_json("summary.json")
@@ -205,14 +207,6 @@ def resumed_run(
     refuse_without_gpu(spec)
     with run.locked(), noted_failure(run), _reopened(run, before, spec):
         yield run, spec
-
-
-def _refuse_change(run: RunDir, key: str, was: object, now: object) -> None:
-    if was != now:
-        raise UsageError(
-            f"{key.partition('.')[0]} of {run.path.name} cannot change when it is resumed "
-            f"({_difference(key, was, now)}); leave it out, or start a new run"
-        )
 
 
 def _is_longer(spec: RunSpec, before: RunSpec) -> bool:

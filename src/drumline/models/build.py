@@ -63,7 +63,10 @@ def build_model(
 def call_factory(spec: ModelSpec, *, classes: int, seed: int) -> nn.Module:
     """Call the model's factory, with the random generator at the seed; in torch's own dtype."""
     name, options = spec.name, spec.options
-    factory: Callable[..., Any] = _find_factory(name) if ":" in name else _builtin(name)
+    if ":" not in name and name not in _BUILTIN:
+        known = f"{', '.join(_BUILTIN)}{_suggest(name, _BUILTIN)}"
+        raise _error(name, f"is none of {known}, nor package.module:factory of your own")
+    factory: Callable[..., Any] = _BUILTIN.get(name) or _find_factory(name)
     _check_names(name, factory, options)
     if name in _BUILTIN:
         _check_types(name, _BUILTIN[name], options)
@@ -158,13 +161,6 @@ def _check_names(model: str, factory: Callable[..., Any], options: Mapping[str, 
             )
 
 
-def _builtin(name: str) -> type[nn.Module]:
-    if name not in _BUILTIN:
-        known = f"{', '.join(_BUILTIN)}{_suggest(name, _BUILTIN)}"
-        raise _error(name, f"is none of {known}, nor package.module:factory of your own")
-    return _BUILTIN[name]
-
-
 def _check_types(model: str, factory: type, options: Mapping[str, object]) -> None:
     """Refuse options of a built-in model that are not of the annotated type."""
     if GIVEN in options:
@@ -214,7 +210,15 @@ def _find_factory(name: str) -> Callable[..., Any]:
         raise _error(name, "is not of the form package.module:factory, e.g. nets:build")
     found: Any = _import(name, module_name)
     for part in attribute.split("."):
-        found = _member(name, found, part)
+        if not hasattr(found, part):
+            where = getattr(found, "__name__", type(found).__name__)
+            public = [word for word in dir(found) if not word.startswith("_")]
+            raise _error(
+                name,
+                f"cannot be found: {where} has no {part!r}{_suggest(part, public)}; "
+                f"name a function that returns an nn.Module",
+            )
+        found = getattr(found, part)
     if isinstance(found, nn.Module):
         raise _error(name, "is a model, not a function that makes one; wrap it in a function")
     if not callable(found):
@@ -257,19 +261,6 @@ def _not_found(name: str, module_name: str, missing: str) -> SpecError:
         f"packages{_suggest(last, modules)}; "
         f"start from the folder that holds {module_name.split('.')[0]}, or install it",
     )
-
-
-def _member(name: str, owner: Any, part: str) -> Any:
-    try:
-        return getattr(owner, part)
-    except AttributeError as error:
-        where = getattr(owner, "__name__", type(owner).__name__)
-        public = [word for word in dir(owner) if not word.startswith("_")]
-        raise _error(
-            name,
-            f"cannot be found: {where} has no {part!r}{_suggest(part, public)}; "
-            f"name a function that returns an nn.Module",
-        ) from error
 
 
 def _error(name: str, problem: str) -> SpecError:

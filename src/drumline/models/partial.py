@@ -28,7 +28,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -155,7 +155,7 @@ def build_partial(
     if registrations.strayed or watch.leaked or _spoilt(model, watch, plan):
         del model
         model = call_factory(spec, classes=classes, seed=seed)
-    _leave_out(model, lambda name: name in plan.parameters, lambda name: name in plan.buffers)
+    _leave_out(model, plan.parameters, plan.buffers)
     return model.to(dtype)
 
 
@@ -166,13 +166,9 @@ def build_outline(
     return _build_outline(spec, classes=classes, seed=seed)[0].to(dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Event:
-    """Something is registered: a parameter of a module, or a module in another one."""
-
-    kind: str
-    """the module's class, by name: some are made anew each time"""
-    parameter: str | None
+_Event = tuple[str, str | None]
+"""what is registered: a module, by its class's name (some are made anew each time), in another one,
+or a parameter of it, by its own name"""
 
 
 def _build_outline(
@@ -181,7 +177,7 @@ def _build_outline(
     """Return the outline, and what was registered with the paths that it has in the end."""
     with _Registrations(SharedStorage()) as registrations:
         model = call_factory(spec, classes=classes, seed=seed)
-    _leave_out(model, lambda _: False, lambda _: False)
+    _leave_out(model, set(), set())
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(module, []).append(f"{path}." if path else "")
@@ -267,7 +263,7 @@ class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
                 owner._parameters[name] = self._move(parameter)
 
     def _note(self, module: nn.Module, parameter: str | None = None) -> None:
-        event = _Event(kind=type(module).__qualname__, parameter=parameter)
+        event = (type(module).__qualname__, parameter)
         if self._plan is not None and not self._plan.fits(len(self.events), event):
             self.strayed = True
         self.events.append(event)
@@ -301,20 +297,17 @@ def _parameters_in(module: nn.Module) -> Iterator[tuple[nn.Module, str, str, nn.
 
 def _spoilt(model: nn.Module, watch: Watch, plan: _Plan) -> bool:
     """Whether something that stays has been computed from scratch memory."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    buffers = dict(model.named_buffers(remove_duplicate=False))
-    stay: list[Tensor] = [tensor for name, tensor in parameters.items() if name in plan.parameters]
-    stay += [tensor for name, tensor in buffers.items() if name in plan.buffers]
-    return any(watch.follows(tensor) for tensor in stay)
+    parameters = model.named_parameters(remove_duplicate=False)
+    buffers = model.named_buffers(remove_duplicate=False)
+    stay = plan.parameters | plan.buffers
+    return any(name in stay and watch.follows(t) for name, t in chain(parameters, buffers))
 
 
-def _leave_out(
-    model: nn.Module, parameters: Callable[[str], bool], buffers: Callable[[str], bool]
-) -> None:
+def _leave_out(model: nn.Module, parameters: set[str], buffers: set[str]) -> None:
     """Put what does not stay on the meta device; what shares a parameter goes on sharing it."""
     absent: dict[int, nn.Parameter] = {}
     for owner, name, path, parameter in list(_parameters_in(model)):  # holds them: ids stay theirs
-        if parameters(path) or is_lazy(parameter):
+        if path in parameters or is_lazy(parameter):
             continue
         if id(parameter) not in absent:
             shape = parameter.detach().to("meta")
@@ -322,5 +315,5 @@ def _leave_out(
         setattr(owner, name, absent[id(parameter)])  # an RNN has a list of them, too
     for path, owner in model.named_modules(remove_duplicate=False):
         for name, buffer in owner._buffers.items():
-            if buffer is not None and not buffers(f"{path}.{name}" if path else name):
+            if buffer is not None and (f"{path}.{name}" if path else name) not in buffers:
                 owner._buffers[name] = buffer.to("meta")

@@ -197,10 +197,10 @@ class _Levels:
         ]
         return [[m for now in rounds for m in now] for rounds in zip_longest(*trees, fillvalue=())]
 
-    def between(self) -> Rounds:
-        """Down the tree of the leaders."""
-        down = tree(len(self.leaders), self.root, lambda _: self.call.elements)
-        return rename(down, self.leaders)
+    def down(self) -> Rounds:
+        """Down the tree of the leaders, then down those inside the nodes."""
+        between = tree(len(self.leaders), self.root, lambda _: self.call.elements)
+        return rename(between, self.leaders) + self.inside()
 
     def around(self, rounds: Rounds) -> Rounds:
         """Up inside the nodes, those rounds between the leaders, and down again."""
@@ -220,16 +220,14 @@ PLANS: Mapping[str, Mapping[str, Callable[[CollectiveCall], Rounds]]] = MappingP
             "tree": lambda c: tree(c.ranks, c.root, lambda _: c.elements),
             "ring": lambda c: chain(c.ranks, c.root, [c.elements]),
             "chunked_ring": lambda c: chain(c.ranks, c.root, _segments(c)),
-            "hierarchical": lambda c: _Levels(c, c.root).between() + _Levels(c, c.root).inside(),
+            "hierarchical": lambda c: _Levels(c, c.root).down(),
         },
         "reduce": {
             "linear": lambda c: reverse(star(c.ranks, c.root, c.elements)),
             "tree": lambda c: reverse(tree(c.ranks, c.root, lambda _: c.elements)),
             "ring": lambda c: chain(c.ranks, c.root + 1, [c.elements]),
             "chunked_ring": lambda c: chain(c.ranks, c.root + 1, _segments(c)),
-            "hierarchical": lambda c: reverse(
-                _Levels(c, c.root).between() + _Levels(c, c.root).inside()
-            ),
+            "hierarchical": lambda c: reverse(_Levels(c, c.root).down()),
         },
         "scatter": {
             "linear": lambda c: star(c.ranks, c.root, c.part),

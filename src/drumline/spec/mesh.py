@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Literal
 
@@ -76,12 +77,10 @@ class Mesh:
         """Return the groups along an axis: ranks whose places differ in that one number."""
         index = AXES.index(axis)
         others = [range(size) if k != index else (0,) for k, size in enumerate(self.shape)]
-        for replica in others[0]:
-            for stage in others[1]:
-                for share in others[2]:
-                    first = self.rank(replica, stage, share)
-                    stride = prod(self.shape[index + 1 :])
-                    yield [first + along * stride for along in range(self.shape[index])]
+        stride = prod(self.shape[index + 1 :])
+        for replica, stage, share in product(*others):
+            first = self.rank(replica, stage, share)
+            yield [first + along * stride for along in range(self.shape[index])]
 
     def group_of(self, axis: Axis, rank: int) -> list[int]:
         """Return the group along an axis that a rank is in."""
@@ -92,10 +91,7 @@ class Mesh:
 
 
 def settle_mesh(given: MeshSpec, kind: str, *, workers: int, nodes: int) -> Mesh:
-    """Fill in what a spec does not say of its mesh: the strategy's own axis takes what is left.
-
-    It is a ClashError if the axes do not come to as many ranks as will start.
-    """
+    """Fill in what a spec does not say of its mesh: the strategy's own axis takes what is left."""
     world = workers * nodes
     open_axis = _OPEN.get(kind, "data")
     sizes = {axis: getattr(given, axis) for axis in AXES}

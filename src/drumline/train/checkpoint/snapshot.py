@@ -65,12 +65,10 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> S
     for name, param in model.named_parameters():
         for field, value in optimizer.state.get(param, {}).items():
             key = f"{name}:{field}"
-            if not isinstance(value, Tensor):
-                numbers[key] = value
-            elif value.shape == param.shape:
-                tensors[key] = gather(name, value)
+            if isinstance(value, Tensor):
+                tensors[key] = gather(name, value) if value.shape == param.shape else value
             else:
-                tensors[key] = value
+                numbers[key] = value
     return Snapshot(
         model={name: gather(name, tensor) for name, tensor in model.state_dict().items()},
         optimizer=tensors,
@@ -137,16 +135,6 @@ def load_optimizer(
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-@dataclass(frozen=True)
-class _Location:
-    """Where a tensor lies."""
-
-    path: Path
-    start: int
-    dtype: torch.dtype
-    shape: list[int]
-
-
 class TensorFiles(Mapping[str, Tensor]):
     """The tensors of some files, by name; each is read when it is asked for.
 
@@ -154,7 +142,8 @@ class TensorFiles(Mapping[str, Tensor]):
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._locations: dict[str, _Location] = {}
+        self._locations: dict[str, tuple[Path, int, torch.dtype, list[int]]] = {}
+        """the file of each tensor, its first byte there, dtype and shape"""
         for path in paths:
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
@@ -163,13 +152,13 @@ class TensorFiles(Mapping[str, Tensor]):
             for name, told in header.items():
                 start = 8 + size + told["data_offsets"][0]
                 dtype = safetensors.torch._getdtype(told["dtype"])
-                self._locations[name] = _Location(path, start, dtype, told["shape"])
+                self._locations[name] = path, start, dtype, told["shape"]
 
     def __getitem__(self, name: str) -> Tensor:
-        at = self._locations[name]
-        tensor = torch.empty(at.shape, dtype=at.dtype)
-        with at.path.open("rb") as file:
-            file.seek(at.start)
+        path, start, dtype, shape = self._locations[name]
+        tensor = torch.empty(shape, dtype=dtype)
+        with path.open("rb") as file:
+            file.seek(start)
             file.readinto(tensor.reshape(-1).view(torch.uint8).numpy().data)
         return tensor
 

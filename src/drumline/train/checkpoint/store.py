@@ -40,6 +40,7 @@ from drumline.train.checkpoint.snapshot import (
 
 STATE = "state.json"
 WHOLE = ShardSpec()
+_DAMAGED = (OSError, ValueError, KeyError, TypeError)
 
 
 @dataclass(kw_only=True)
@@ -151,7 +152,7 @@ class CheckpointStore:
         for path in paths:
             try:
                 return _read(path)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except _DAMAGED as error:
                 damaged(path, str(error))
                 aside = path.with_name(f"damaged-{path.name}")
                 shutil.rmtree(aside, ignore_errors=True)
@@ -191,11 +192,13 @@ class CheckpointStore:
         _write_synced(draft / STATE, json.dumps({**content, "seal": _seal(content)}).encode())
         fsync(draft)
         final = self.path_of(state.step)
-        if _is_whole(final):  # the same step again, after a restart: the same weights
-            shutil.rmtree(draft)
-        else:
+        try:
+            _read(final)
+        except _DAMAGED:
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
+        else:  # the same step again, after a restart: the same weights
+            shutil.rmtree(draft)
         fsync(self._folder)
         left = self._folder.glob(".draft-*")  # by a killed writer
         for old in [*self._paths()[self._keep :], *left]:
@@ -225,14 +228,6 @@ def _read(path: Path) -> Checkpoint:
             raise ValueError(f"{name} does not have the hash that was written with it")
     state = TrainState(**{key: content[key] for key in TrainState.__dataclass_fields__})
     return Checkpoint(path, state, content["scalars"])
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        _read(path)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return True
 
 
 def _write_synced(path: Path, content: bytes) -> None:
