@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,7 +116,9 @@ def find_files(
     passed over. Where no folder holds the set, a DataError lists them all.
     """
     looked: list[str] = []
-    for folder in _candidates(published, path, environ):
+    folders = [Path(path).expanduser()] if path else _folders(environ)
+    places = [folder / below for folder in folders for below in (*published.subfolders, "")]
+    for folder in places if path else [*places, DEBIAN / published.name]:
         # Of two forms the later, the plain one, stays: it is quicker to read. os.path.isfile,
         # unlike Path.is_file, says no to a folder that may not be entered.
         paths = ((name, folder / form) for name in FILE_NAMES for form in (f"{name}.gz", name))
@@ -144,16 +146,6 @@ def _folders(environ: Mapping[str, str]) -> list[Path]:
     named = environ.get("DRUMLINE_DATA")
     cache = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return [*([Path(named).expanduser()] if named else []), Path(cache) / "drumline"]
-
-
-def _candidates(
-    published: Published, path: str | None, environ: Mapping[str, str]
-) -> Iterator[Path]:
-    for folder in [Path(path).expanduser()] if path else _folders(environ):
-        yield from (folder / subfolder for subfolder in published.subfolders)
-        yield folder
-    if not path:
-        yield DEBIAN / published.name
 
 
 def _other_set(labels: Path, published: Published) -> str | None:

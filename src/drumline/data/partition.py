@@ -305,8 +305,7 @@ class DataPartitioner(Generic[T_co]):
 
     def use(self, part: int) -> Partition[T_co]:
         """Return a view of one part."""
-        if not 0 <= part < len(self.partitions):
-            raise UsageError(
-                f"there is no part {part}; parts run from 0 to {len(self.partitions) - 1}"
-            )
+        last = len(self.partitions) - 1
+        if not 0 <= part <= last:
+            raise UsageError(f"there is no part {part}; parts run from 0 to {last}")
         return Partition(self.data, self.partitions[part])

@@ -142,7 +142,9 @@ class Outcome:
 
     def _explain_exit(self, event: Event, *, others: int) -> WorkerError:
         rank, code = event["rank"], event["exit_code"]
-        how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+        signals = {-number: number.name for number in signal.Signals}
+        killer = signals.get(code, f"signal {-code}")
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {killer}"
         hint = " (out of memory?)" if code == -signal.SIGKILL else _limit_hint(self.run, code)
         return WorkerError(
             f"rank {self._name(rank)} {how}{hint}; {self._fold(others)}{self._log(rank)}", rank=rank
@@ -222,10 +224,3 @@ def _last_lines(log: Path, who: str) -> str:
         return f"{who} printed nothing; "
     shown = "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
     return f"{who} printed last:\n{shown}\n"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

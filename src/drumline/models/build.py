@@ -237,30 +237,24 @@ def _import(name: str, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
+        problem = f"needs {missing!r}, which is not installed; install it first"
         if f"{module_name}.".startswith(f"{missing}."):
-            raise _not_found(name, module_name, missing) from error
-        raise _error(
-            name, f"needs {missing!r}, which is not installed; install it first"
-        ) from error
+            package, _, last = missing.rpartition(".")
+            folder = Path.cwd().joinpath(*package.split("."))
+            files = folder.iterdir() if folder.is_dir() else ()
+            modules = [path.stem for path in files if path.suffix == ".py" or path.is_dir()]
+            problem = (
+                f"cannot be imported: no module {missing!r} in {Path.cwd()} nor among the "
+                f"installed packages{_suggest(last, modules)}; start from the folder that holds "
+                f"{module_name.split('.')[0]}, or install it"
+            )
+        raise _error(name, problem) from error
     except (Exception, SystemExit) as error:
         raise _error(
             name,
             f"cannot be imported: {module_name} raised {type(error).__name__}: {error}; "
             f"try python -c 'import {module_name}'",
         ) from error
-
-
-def _not_found(name: str, module_name: str, missing: str) -> SpecError:
-    package, _, last = missing.rpartition(".")
-    folder = Path.cwd().joinpath(*package.split("."))
-    files = folder.iterdir() if folder.is_dir() else ()
-    modules = [path.stem for path in files if path.suffix == ".py" or path.is_dir()]
-    return _error(
-        name,
-        f"cannot be imported: no module {missing!r} in {Path.cwd()} nor among the installed "
-        f"packages{_suggest(last, modules)}; "
-        f"start from the folder that holds {module_name.split('.')[0]}, or install it",
-    )
 
 
 def _error(name: str, problem: str) -> SpecError:

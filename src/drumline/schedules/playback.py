@@ -302,10 +302,8 @@ def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankCont
 
 def _cut_pieces(call: CollectiveCall, histories: Sequence[History]) -> Pieces:
     """Cut where any rank ever held one thing on one side and another on the other."""
+    held = [run for history in histories for _, _, runs in history.looks for run in runs]
     bounds = {0, call.nbytes // call.element_bytes}
-    for history in histories:
-        for _, _, runs in history.looks:
-            for _, element, count, _ in runs:
-                bounds |= {element, element + count}
-        bounds |= history.message_bounds
+    bounds |= {bound for _, element, count, _ in held for bound in (element, element + count)}
+    bounds = bounds.union(*(history.message_bounds for history in histories))
     return list(pairwise(sorted(bounds)))

@@ -3,9 +3,6 @@
 Most kinds keep the whole model on every rank and average its gradients. Three split the model:
 `pipeline` by layers, `tensor` inside layers, `rpc` by layers again, driven by the leader. On a mesh
 (`spec/mesh.py`) the averaging kinds serve the data axis, whatever the other axes do.
-
-Below it: what its keys must keep together with the mesh (`check_split`), and what follows where
-they are left out.
 """
 
 from __future__ import annotations
@@ -58,12 +55,9 @@ Balance = ByRule | tuple[int, ...]
 def _check_balance(value: object) -> object:
     if value in get_args(ByRule):
         return value
-    if (
-        isinstance(value, list | tuple)
-        and value
-        and all(type(item) is int and item >= 1 for item in value)
-    ):
-        return tuple(value)
+    layers = value if isinstance(value, list | tuple) else ()
+    if layers and all(type(count) is int and count >= 1 for count in layers):
+        return tuple(layers)
     raise clash("balance_of_nothing", value=list(value) if isinstance(value, tuple) else value)
 
 

@@ -99,42 +99,6 @@ def load_model(model: nn.Module, shard: ShardSpec, saved: Mapping[str, Tensor]) 
         tensor.copy_(shard.cut(name, whole))
 
 
-def load_optimizer(
-    optimizer: Optimizer,
-    model: nn.Module,
-    shard: ShardSpec,
-    saved: Mapping[str, Tensor],
-    scalars: OptimizerScalars,
-) -> None:
-    """Fill an optimizer from a checkpoint, for the parameters that it has, and read no more."""
-    names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
-    numbers = scalars["state"]
-    fields: dict[str, list[str]] = {}
-    for key in [*saved, *numbers]:
-        name, _, field = key.rpartition(":")
-        fields.setdefault(name, []).append(field)
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    state: dict[int, dict[str, object]] = {}
-    for index, param in enumerate(params):
-        name = names[param]
-        where = name if name in fields else shard.aliases.get(name, name)
-        values = {
-            field: numbers[key] if (key := f"{where}:{field}") in numbers else saved[key]
-            for field in fields.get(where, ())
-        }
-        if values:
-            state[index] = {
-                field: shard.cut(name, value)
-                if isinstance(value, Tensor) and value.dim() == param.dim() > 0
-                else value
-                for field, value in values.items()
-            }
-    groups = optimizer.state_dict()["param_groups"]
-    for group, options in zip(groups, scalars["groups"], strict=True):
-        group.update(options)
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
 class TensorFiles(Mapping[str, Tensor]):
     """The tensors of some files, by name; each is read when it is asked for.
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.core.errors import CheckpointError
@@ -34,7 +34,6 @@ from drumline.train.checkpoint.snapshot import (
     Snapshot,
     TensorFiles,
     load_model,
-    load_optimizer,
     write_tensors,
 )
 
@@ -70,7 +69,7 @@ class Checkpoint:
     def load_model(self, model: nn.Module, shard: ShardSpec = WHOLE) -> None:
         """Put parameters and buffers into a model, or into the part of it that a rank holds."""
         try:
-            load_model(model, shard, self._tensors("model*"))
+            load_model(model, shard, TensorFiles(self._files("model*")))
         except ValueError as error:
             raise CheckpointError(
                 f"{self.path} does not fit the model: {error}; resume with the model that wrote it"
@@ -78,7 +77,7 @@ class Checkpoint:
 
     def weights_sha256(self) -> str:
         """Hash the whole model, one tensor after the other."""
-        return tensors_sha256(self._tensors("model*"))
+        return tensors_sha256(TensorFiles(self._files("model*")))
 
     def load_optimizer(
         self,
@@ -87,16 +86,36 @@ class Checkpoint:
         shard: ShardSpec = WHOLE,
         rank: int | None = None,
     ) -> None:
-        """Put its state into an optimizer; `rank` where each rank has a state of its own."""
-        which = "optimizer*" if rank is None else f"optimizer-rank-{rank}"
-        scalars: OptimizerScalars = {"groups": [], "state": {}}
-        for path in sorted(self.path.glob(f"{which}.safetensors")):
-            saved = self.scalars[path.name]
-            scalars = {"groups": saved["groups"], "state": {**scalars["state"], **saved["state"]}}
-        load_optimizer(optimizer, model, shard, self._tensors(which), scalars)
+        """Fill an optimizer, for the parameters that it has, and read no more.
 
-    def _tensors(self, which: str) -> TensorFiles:
-        return TensorFiles(sorted(self.path.glob(f"{which}.safetensors")))
+        `rank` is given where each rank has a state of its own.
+        """
+        files = self._files("optimizer*" if rank is None else f"optimizer-rank-{rank}")
+        saved, scalars = TensorFiles(files), [self.scalars[file.name] for file in files]
+        numbers = {key: number for part in scalars for key, number in part["state"].items()}
+        names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
+        fields: dict[str, list[str]] = {}
+        for key in [*saved, *numbers]:
+            name, _, field = key.rpartition(":")
+            fields.setdefault(name, []).append(field)
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        state: dict[int, dict[str, object]] = {}
+        for index, param in enumerate(params):
+            name = names[param]
+            where = name if name in fields else shard.aliases.get(name, name)
+            for field in fields.get(where, ()):
+                key = f"{where}:{field}"
+                value = numbers[key] if key in numbers else saved[key]
+                if isinstance(value, Tensor) and value.dim() == param.dim() > 0:
+                    value = shard.cut(name, value)
+                state.setdefault(index, {})[field] = value
+        groups = optimizer.state_dict()["param_groups"]
+        for group, options in zip(groups, scalars[-1]["groups"], strict=True):
+            group.update(options)
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _files(self, which: str) -> list[Path]:
+        return sorted(self.path.glob(f"{which}.safetensors"))
 
 
 class CheckpointStore:
