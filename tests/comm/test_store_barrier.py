@@ -58,7 +58,7 @@ def agree(rank, world_size, folder):
         except UsageError as error:
             said.append(
                 error.message.removesuffix(
-                    "; end all ranks, and start them again with the same words"
+                    "; end all ranks, and start them again with the same arguments"
                 )
             )
         else:

@@ -35,6 +35,15 @@ def in_dev_shm():
     return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
 
 
+def test_without_mpi4py_nothing_is_made(drumline):
+    hide = 'import sys\nsys.modules["mpi4py"] = None\n'
+    (drumline.folder / "sitecustomize.py").write_text(hide)
+    answer = drumline("train", *MPI_JOB, PYTHONPATH=str(drumline.folder))
+    assert answer.code == 2
+    assert "needs mpi4py, which is not installed; install Open MPI and mpi4py with" in answer.err
+    assert not (drumline.folder / "runs").exists()
+
+
 @pytest.mark.slow
 def test_ends_with_the_weights_of_one_process_and_joins_too(drumline):
     job = (*JOB, "max_steps=20", "dtype=float64", "model=mlp")

@@ -112,8 +112,10 @@ class LiveTable(Display):
         return self
 
     def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._live.stop()
+        try:
+            super().__exit__()
+        finally:
+            self._live.stop()
 
     def update(self) -> None:
         """Read what is new and redraw."""

@@ -275,5 +275,5 @@ def _row(verdict: Verdict, language: Language) -> dict[str, object]:
 
 
 def _plain(value: Any) -> Any:
-    """Write as text what JSON has no number for, such as a weight that is not one any more."""
+    """Write as text what JSON has no number for, such as a weight that is NaN."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -26,6 +26,7 @@ from drumline.core.rundir import RunDir
 from drumline.core.task import SCRATCH
 from drumline.launch.agents import Agents
 from drumline.launch.join import BY_HAND, OuterLauncher, outer_launcher, rank_by_hand
+from drumline.launch.mpirun import require_mpirun
 from drumline.launch.outcome import Outcome
 from drumline.launch.runs import RUNS, fresh_rendezvous, launched_training, new_run, resumed_run
 
@@ -113,6 +114,8 @@ def _opened_run(
     spec = load_spec(given.file, given.overrides, ranks=ranks)
     if launcher is not None:
         spec = launcher.settle(spec)
+    elif spec.backend == "mpi":
+        require_mpirun()
     with new_run(spec, out) as run:
         yield run, spec
 

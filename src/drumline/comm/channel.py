@@ -52,8 +52,8 @@ class Channel:
     ) -> None:
         """Make the channel of this rank among `members`, by default all ranks of the group.
 
-        So many ranks, counted from the first, share a node; None: all do. Channels of one `family`
-        are used by one thread; None: a new family.
+        Every `ranks_per_node` ranks, counted from the first, share a node; None: all do. Channels
+        of one `family` are used by one thread; None: a new family.
         """
         if dist.get_backend(group) == "nccl":
             raise UsageError(

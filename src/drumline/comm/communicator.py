@@ -15,7 +15,7 @@ compared between ranks before they can hang, and asynchronous ones are put in or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Self, TypedDict, Unpack
+from typing import Self
 
 from torch import Tensor
 from torch.distributed import ProcessGroup
@@ -44,13 +44,6 @@ SMALL = 8
 """groups of up to so many ranks compare their calls unless told otherwise"""
 
 
-class CallOptions(TypedDict, total=False):
-    """What every call of a `Communicator` takes besides its tensors."""
-
-    algorithm: str | None
-    async_op: bool
-
-
 class Communicator:
     """Collectives of a group of ranks; all of them make the same calls in the same order.
 
@@ -70,8 +63,11 @@ class Communicator:
     ) -> None:
         """Join; every rank of the group does so at the same point of the program.
 
-        A `channel` may have some of the group's ranks only, or take notes. Calls are compared
-        between ranks first if `checked`, by default in small groups, within `timeout_s`.
+        Args:
+            group: torch's process group; None is the default one.
+            channel: some of the group's ranks only, or a channel that takes notes.
+            checked: compare calls between ranks first; None: in small groups.
+            timeout_s: how long others may take to come to a call that is compared.
         """
         self.channel = channel or Channel(group)
         self._stream = CommStream()
@@ -105,7 +101,7 @@ class Communicator:
         )
 
     def broadcast(
-        self, tensor: Tensor, root: int = 0, **options: Unpack[CallOptions]
+        self, tensor: Tensor, root: int = 0, *, algorithm: str | None = None, async_op: bool = False
     ) -> Handle | None:
         """Give every rank the root's tensor, in place."""
         check_tensors("broadcast", tensor)
@@ -114,10 +110,16 @@ class Communicator:
         def work(run: Algorithm) -> None:
             in_place(tensor, lambda flat: run(self.channel, flat, root))
 
-        return self._call("broadcast", what, work, **options)
+        return self._call("broadcast", what, work, algorithm, async_op)
 
     def reduce(
-        self, tensor: Tensor, op: Op | str = Op.SUM, root: int = 0, **options: Unpack[CallOptions]
+        self,
+        tensor: Tensor,
+        op: Op | str = Op.SUM,
+        root: int = 0,
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
     ) -> Handle | None:
         """Combine all tensors at the root, in place there; the other ranks keep theirs."""
         check_tensors("reduce", tensor)
@@ -127,10 +129,15 @@ class Communicator:
         def work(run: Algorithm) -> None:
             in_place(tensor, lambda flat: run(self.channel, flat, root, how))
 
-        return self._call("reduce", what, work, **options)
+        return self._call("reduce", what, work, algorithm, async_op)
 
     def all_reduce(
-        self, tensor: Tensor, op: Op | str = Op.SUM, **options: Unpack[CallOptions]
+        self,
+        tensor: Tensor,
+        op: Op | str = Op.SUM,
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
     ) -> Handle | None:
         """Combine all tensors on every rank, in place."""
         check_tensors("all_reduce", tensor)
@@ -139,14 +146,16 @@ class Communicator:
         def work(run: Algorithm) -> None:
             in_place(tensor, lambda flat: run(self.channel, flat, how))
 
-        return self._call("all_reduce", f"{describe(tensor)}, {how}", work, **options)
+        return self._call("all_reduce", f"{describe(tensor)}, {how}", work, algorithm, async_op)
 
     def scatter(
         self,
         out: Tensor,
         parts: Sequence[Tensor] | None = None,
         root: int = 0,
-        **options: Unpack[CallOptions],
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
     ) -> Handle | None:
         """Give rank k the root's k-th part; only the root has parts."""
         check_tensors("scatter", out)
@@ -157,14 +166,16 @@ class Communicator:
             source = None if parts is None else join(parts)
             in_place(out, lambda flat: run(self.channel, flat, source, root))
 
-        return self._call("scatter", what, work, **options)
+        return self._call("scatter", what, work, algorithm, async_op)
 
     def gather(
         self,
         tensor: Tensor,
         parts: Sequence[Tensor] | None = None,
         root: int = 0,
-        **options: Unpack[CallOptions],
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
     ) -> Handle | None:
         """Collect every rank's tensor in the root's parts; only the root has parts."""
         check_tensors("gather", tensor)
@@ -177,10 +188,15 @@ class Communicator:
             if parts is not None and target is not None:
                 copy_to_parts(target, parts)
 
-        return self._call("gather", what, work, **options)
+        return self._call("gather", what, work, algorithm, async_op)
 
     def all_gather(
-        self, parts: Sequence[Tensor], tensor: Tensor, **options: Unpack[CallOptions]
+        self,
+        parts: Sequence[Tensor],
+        tensor: Tensor,
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
     ) -> Handle | None:
         """Collect every rank's tensor in `parts`, on every rank."""
         check_tensors("all_gather", tensor)
@@ -192,14 +208,16 @@ class Communicator:
             run(self.channel, pieces)
             copy_to_parts(pieces.flat, parts)
 
-        return self._call("all_gather", describe(tensor), work, **options)
+        return self._call("all_gather", describe(tensor), work, algorithm, async_op)
 
     def reduce_scatter(
         self,
         out: Tensor,
         parts: Sequence[Tensor],
         op: Op | str = Op.SUM,
-        **options: Unpack[CallOptions],
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
     ) -> Handle | None:
         """Combine everybody's part k at rank k."""
         check_tensors("reduce_scatter", out)
@@ -211,10 +229,15 @@ class Communicator:
             run(self.channel, pieces, how)
             out.detach().copy_(pieces[self.rank].view(out.shape))
 
-        return self._call("reduce_scatter", f"{describe(out)}, {how}", work, **options)
+        return self._call("reduce_scatter", f"{describe(out)}, {how}", work, algorithm, async_op)
 
     def all_to_all(
-        self, received: Sequence[Tensor], sent: Sequence[Tensor], **options: Unpack[CallOptions]
+        self,
+        received: Sequence[Tensor],
+        sent: Sequence[Tensor],
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
     ) -> Handle | None:
         """Send part k to rank k, and collect what the others have for this rank."""
         check_parts("all_to_all", sent, self.size)
@@ -225,11 +248,11 @@ class Communicator:
             run(self.channel, target, Pieces.even(join(sent), self.size))
             copy_to_parts(target.flat, received)
 
-        return self._call("all_to_all", describe(sent[0]), work, **options)
+        return self._call("all_to_all", describe(sent[0]), work, algorithm, async_op)
 
-    def barrier(self, **options: Unpack[CallOptions]) -> Handle | None:
+    def barrier(self, *, algorithm: str | None = None, async_op: bool = False) -> Handle | None:
         """Wait until every rank has called this."""
-        return self._call("barrier", "", lambda run: run(self.channel), **options)
+        return self._call("barrier", "", lambda run: run(self.channel), algorithm, async_op)
 
     def close(self) -> None:
         """Let what is under way end; the group itself stays."""
@@ -256,9 +279,8 @@ class Communicator:
         collective: str,
         what: str,
         work: Callable[[Algorithm], None],
-        *,
-        algorithm: str | None = None,
-        async_op: bool = False,
+        algorithm: str | None,
+        async_op: bool,
     ) -> Handle | None:
         """Do the work here, or behind whatever is still under way."""
         name = find_algorithm_name(collective, algorithm)

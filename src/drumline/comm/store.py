@@ -283,5 +283,5 @@ class StoreBarrier:
         )
         return (
             f"rank {self._name(self._rank)} has {here}, but rank {self._name(0)} has {there}; "
-            f"end all ranks, and start them again with the same words"
+            f"end all ranks, and start them again with the same arguments"
         )

@@ -36,15 +36,27 @@ __all__ = [
     "read_idx",
 ]
 
-_MODULES = ("catalogue", "idx", "partition", "dataset", "sampler")
-"""in this order: the first three do without torch"""
+_MODULES = {
+    "BatchPlan": "partition",
+    "BatchSampler": "sampler",
+    "DataPartitioner": "partition",
+    "Dataset": "dataset",
+    "ImageSplit": "dataset",
+    "LocalBatch": "sampler",
+    "Partition": "partition",
+    "PartitionSampler": "sampler",
+    "Split": "dataset",
+    "TextSplit": "dataset",
+    "build_dataset": "dataset",
+    "default_folder": "catalogue",
+    "read_idx": "idx",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        modules = (import_module(f"{__name__}.{module}") for module in _MODULES)
-        return next(getattr(module, name) for module in modules if hasattr(module, name))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -160,7 +160,11 @@ _EXAMPLE = "--rank 0 --world-size 2 --master localhost:29500"
 def rank_by_hand(
     rank: int | None, world_size: int | None, master: str | None
 ) -> OuterLauncher | None:
-    """Be one rank by hand (--rank, --world-size, --master); None without; UsageError for a part."""
+    """Return the launcher of a rank that is started by hand, by all three options, or None.
+
+    Raises:
+        UsageError: some of the options are missing.
+    """
     given = {"--rank": rank, "--world-size": world_size, "--master": master}
     missing = [option for option, value in given.items() if value is None]
     if len(missing) == len(given):

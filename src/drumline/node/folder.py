@@ -195,7 +195,11 @@ def wanted_folders(entries: list[Entry]) -> list[str]:
 
 @contextmanager
 def locked(root: str, *, within_s: float = LOCK_S) -> Iterator[None]:
-    """Hold R/code.lock, as whoever takes a snapshot of R/code does; else a TimeoutError."""
+    """Hold R/code.lock, as whoever takes a snapshot of R/code does.
+
+    Raises:
+        TimeoutError: another process has held it for so long.
+    """
     lock = FileLock(os.path.join(root, "code.lock"))
     if not lock.acquire(within_s):
         raise TimeoutError(

@@ -1,7 +1,7 @@
 """Reading a spec from YAML and `key=value` options, with errors that name line and fix.
 
 The YAML tree is read twice: once for the values, once for the line that each key stands on, so that
-what pydantic says of a value can be said of a place in the file (by `explain`).
+what pydantic says of a value can be said of a place in the file (`validation_errors`).
 """
 
 from __future__ import annotations

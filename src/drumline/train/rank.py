@@ -173,7 +173,7 @@ def _write_failure(events: EventWriter, error: BaseException, *, rank: int) -> N
 
 
 def _refuse_to_repeat(run: RunDir, attempt: int, world_size: int) -> None:
-    """Raise the attempt before's error again at once, where it would only come again.
+    """Raise the error of the attempt before at once, where trying again would only repeat it.
 
     A worker that died may live next time; a wrong option or a loss that is NaN stays what it is.
     """

@@ -92,7 +92,7 @@ def run(
         Path | None, typer.Option(help="Where the report goes (default: labs/LAB).")
     ] = None,
     reuse: Annotated[
-        bool, typer.Option("--reuse", help="Keep what was measured before by the same words.")
+        bool, typer.Option("--reuse", help="Keep what was measured before with the same arguments.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -1,11 +1,11 @@
 """`up`: from a spec to nodes that take jobs. Each step looks first; so again means: go on.
 
     1. machines      made, or found                        provider
-    2. host keys     injected ones are pinned              ssh_files
-    3. SSH           wait for the banner, connect          fleet
-    4. host keys     exchanged for the nodes' own          rotation
-    5. limits        until when they live                  term, limits
-    6. package       this very drumline                    package
+    2. host keys     injected ones are pinned              ssh/keys
+    3. SSH           wait for the banner, connect          ssh/fleet
+    4. host keys     exchanged for the nodes' own          ssh/rotation
+    5. limits        until when they live                  limits
+    6. package       this very drumline                    files/sync
     7. environment   by Ansible, where something differs   provision
     8. warm agents   that have loaded torch                node/handoff
 

@@ -187,7 +187,7 @@ async def _why_refused(
         return refused(
             "impostor",
             f"an impostor is refused: it shows the host key {client.shown}, but "
-            f" {pinned} is pinned, so another machine answers there or someone is in between; "
+            f"{pinned} is pinned, so another machine answers there or someone is in between; "
             f"nothing was sent. If you have replaced the machine yourself: drumline down, then up",
         )
     if isinstance(error, asyncssh.PermissionDenied):

@@ -1,6 +1,6 @@
 """`MpiGroup`: a PyTorch process group over MPI.
 
-Tensors are handed to MPI where they lie (`buffers`), and copied only where PyTorch's form has no
+Tensors are handed to MPI where they lie (`library`), and copied only where PyTorch's form has no
 counterpart: lists of tensors where MPI wants one buffer, and tensors with gaps.
 """
 
@@ -211,9 +211,8 @@ class MpiGroup(ProcessGroup):
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait until every rank is here."""
-        return self._collectives.submit(
-            "barrier", lambda: None, []
-        )  # each collective begins with one
+        # each collective begins with a barrier
+        return self._collectives.submit("barrier", lambda: None, [])
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a rank of the group."""

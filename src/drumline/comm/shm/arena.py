@@ -90,7 +90,7 @@ class Arena:
         self._half ^= 1
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Return a tensor of zeros in shared memory; every rank calls this with the same words."""
+        """Return a tensor of zeros in shared memory; every rank calls this with equal arguments."""
         row_bytes = _round_up(max(1, numel * dtype.itemsize))
         segment = self._share(f"block/{len(self._allocated)}", row_bytes * self.size)
         content = torch.frombuffer(segment.memory, dtype=torch.uint8)[HEAD_BYTES:]

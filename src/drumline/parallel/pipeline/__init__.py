@@ -1,4 +1,4 @@
-"""Pipeline parallelism: schedules, our executor of them, and PyTorch's behind the same words."""
+"""Pipeline parallelism: schedules, our executor, and PyTorch's behind the same interface."""
 
 from drumline.parallel.pipeline.engine import TorchEngine
 from drumline.parallel.pipeline.executor import Executor, read_instructions

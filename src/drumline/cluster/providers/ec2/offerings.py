@@ -58,7 +58,7 @@ def _explained(name: str, /, *unknown: str, **values: str) -> Iterator[None]:
 
 
 def type_facts(cloud: Cloud, instance_type: str) -> TypeFacts:
-    """Ask EC2 about an instance type: its architecture, GPUs, spot and placement groups."""
+    """Ask EC2 about an instance type: its architecture, and whether placement groups take it."""
     codes = ("InvalidInstanceType", "InvalidParameterValue")
     with _explained("type-unknown", *codes, region=cloud.region, type=instance_type):
         answer = cloud.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])
