@@ -39,10 +39,8 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Message) -> Self:
-        """Read it back, also where another version has written it: fields unknown here are ignored.
-
-        A field of several values is a tuple.
-        """
+        """Read it back; fields of another version that are unknown here are ignored."""
+        # a field of several values is a tuple
         known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()})
 

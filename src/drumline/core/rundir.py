@@ -141,7 +141,7 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory against other launchers (UsageError); the kernel lets go if we die."""
+        """Hold the directory (the kernel lets go if we die); a UsageError if another one does."""
         lock = FileLock(self.path, flags=os.O_RDONLY)
         if not lock.acquire(_LOCK_S):
             raise UsageError(

@@ -282,9 +282,13 @@ class DataPartitioner(Generic[T_co]):
         parts = DataPartitioner(data, sizes=[0.7, 0.2, 0.1], seed=1234)
         mine = parts.use(rank)
 
-    It cuts the same permutation as `partition: random` does, by shares that are scaled to add up to
-    the whole. Unlike the tutorials' own it drops no sample: `int(0.1 * n)` per part loses the
-    remainders. The seed must be the same on every rank.
+    It cuts the same permutation as `partition: random` does, and unlike the tutorials' own it drops
+    no sample: `int(0.1 * n)` per part loses the remainders.
+
+    Args:
+        data: anything with a length and samples by index.
+        sizes: the share of each part; they are scaled to add up to the whole.
+        seed: of the permutation; the same on every rank.
     """
 
     def __init__(

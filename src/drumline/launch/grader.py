@@ -109,10 +109,8 @@ class GraderProcess(SessionProcess):
                     current = None
                     yield Verdict(**{**event, "status": Status(event["status"])})
         if current is None:
-            lines = self.read_output().decode(errors="replace").splitlines()
-            said = next(
-                (line.strip() for line in reversed(lines) if line.strip()), "without a word"
-            )
+            lines = self.read_output().decode(errors="replace").strip().splitlines()
+            said = lines[-1].strip() if lines else "without a word"
             raise DrumlineError(
                 f"the process that checks has ended: {said}; run drumline doctor, or reinstall "
                 f"drumline"

@@ -78,7 +78,6 @@ def find_way(*, instead: str = _ONE_NODE) -> Way:
             f"{'is' if one else 'are'} not here; install {'it' if one else 'them'} "
             f"(apt-get install {packages}), or {instead}"
         )
-    reasons = []
     for way in (AS_ROOT, AS_USER) if os.geteuid() == 0 else (AS_USER,):
         tried = subprocess.run(
             [*way.make, "ip", "link", "set", "dev", "lo", "up"],
@@ -88,10 +87,9 @@ def find_way(*, instead: str = _ONE_NODE) -> Way:
         )
         if tried.returncode == 0:
             return way
-        reasons.append(tried.stderr.strip())
     raise CommError(
         f"simulated nodes need network namespaces, which this machine refuses "
-        f"({reasons[-1]}); {_WAY_OUT.format(instead=instead)}"
+        f"({tried.stderr.strip()}); {_WAY_OUT.format(instead=instead)}"
     )
 
 

@@ -74,10 +74,9 @@ def build_manifest(argv: list[str]) -> dict[str, object]:
 def _version(package: str) -> str | None:
     from importlib.metadata import PackageNotFoundError, version  # slow to load, rarely needed
 
-    try:
+    with contextlib.suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def _git_commit() -> str | None:

@@ -27,7 +27,7 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from types import FrameType
 from typing import Any
@@ -169,12 +169,12 @@ def build_outline(
 _Event = tuple[str, str | None]
 """what is registered: a module, by its class's name (some are made anew each time), in another one,
 or a parameter of it, by its own name"""
+_Paths = list[tuple[_Event, list[str]]]
+"""what was registered, with the paths that its module has in the end"""
 
 
-def _build_outline(
-    spec: ModelSpec, *, classes: int, seed: int
-) -> tuple[nn.Module, list[tuple[_Event, list[str]]]]:
-    """Return the outline, and what was registered with the paths that it has in the end."""
+def _build_outline(spec: ModelSpec, *, classes: int, seed: int) -> tuple[nn.Module, _Paths]:
+    """Build the outline, and note what was registered meanwhile."""
     with _Registrations(SharedStorage()) as registrations:
         model = call_factory(spec, classes=classes, seed=seed)
     _leave_out(model, set(), set())
@@ -188,12 +188,7 @@ def _build_outline(
 class _Plan:
     """Which parameters stay, by their names and by the order in which they are registered."""
 
-    def __init__(
-        self,
-        outline: nn.Module,
-        events: Sequence[tuple[_Event, list[str]]],
-        wanted: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, outline: nn.Module, events: _Paths, wanted: Callable[[str], bool]) -> None:
         named = dict(outline.named_parameters(remove_duplicate=False))
         asked = {id(parameter) for name, parameter in named.items() if wanted(name)}
         self.parameters = {name for name, parameter in named.items() if id(parameter) in asked}

@@ -106,7 +106,7 @@ def plan(call: CollectiveCall) -> Rounds:
 
 
 def find_algorithm_name(collective: str, name: str | None = None) -> str:
-    """Return the name of a collective's algorithm; a UsageError names those that there are."""
+    """Return the name of a collective's algorithm (None: the default); a UsageError names all."""
     known = PLANS[_known(collective, PLANS, "collective")]
     return _known(name or DEFAULTS[collective], known, f"{collective} algorithm")
 
