@@ -164,6 +164,10 @@ class RunDir:
         """What one rank printed."""
         return self.logs / f"rank-{rank}.log"
 
+    def node_log(self, node: int) -> Path:
+        """What one node's agent printed."""
+        return self.logs / f"node-{node}.log"
+
     def read_rank_events(self, world_size: int) -> list[list[Event]]:
         """Read the events of all ranks, in rank order."""
         return [read_events(self.rank_events(rank)) for rank in range(world_size)]

@@ -39,6 +39,7 @@ from drumline.core.errors import WorkerError
 from drumline.core.json_lines import encode
 from drumline.core.nodes import NodePlan
 from drumline.core.processes import deferred_signals
+from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.network import Network
@@ -169,7 +170,7 @@ class NodeAgent(SessionProcess):
 
     def give(self, task: AgentTask) -> None:
         """Give it a task; it has none, or has done that well."""
-        self._done, self.log = False, task.log
+        self._done, self.log = False, RunDir(Path(task.run)).node_log(task.node)
         self.write(encode(**task.to_json()))  # (1)
 
     def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
@@ -225,7 +226,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         if plans and self._network is None:
             self._network = Network(plans, trains=not task.script)
         if self._network is not None:
-            run = task.run_dir
+            run = RunDir(Path(task.run))
             manifest = run.read_json("manifest.json") or {}
             run.write_json("manifest.json", {**manifest, "network": self._network.describe()})
         environment = self._environment(task)

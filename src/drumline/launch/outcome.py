@@ -101,8 +101,7 @@ class Outcome:
         """Say where all logs are, or what the last lines of an agent's are."""
         if self.kept:
             return f"the logs are in {self.run.logs}"
-        log = self.run.logs / f"node-{node}.log"
-        return _KEEP if node is None else f"{_last_lines(log, 'it')}{_KEEP}"
+        return _KEEP if node is None else f"{_last_lines(self.run.node_log(node), 'it')}{_KEEP}"
 
     @property
     def _until(self) -> str:
