@@ -141,7 +141,7 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory (the kernel lets go if we die); a UsageError if another one does."""
+        """Hold the directory, until we die at the latest; a UsageError if another launcher does."""
         lock = FileLock(self.path, flags=os.O_RDONLY)
         if not lock.acquire(_LOCK_S):
             raise UsageError(

@@ -101,8 +101,9 @@ def settle_mesh(given: MeshSpec, kind: str, *, workers: int, nodes: int) -> Mesh
     mesh = Mesh(**{axis: size or 1 for axis, size in sizes.items()})
     if mesh.size == world:
         return mesh
+    # say what comes out even
     others = mesh.size // getattr(mesh, open_axis)
-    ways = []  # out, that come out even
+    ways = []
     if mesh.size % nodes == 0:
         ways.append(f"workers={mesh.size // nodes}")
     if world % others == 0:
