@@ -27,7 +27,7 @@ from drumline.comm.mpi import register_mpi
 from drumline.launch.mpirun import mpi_environment
 from drumline.models import build_model
 from drumline.parallel import DataParallel
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 from ranks import Job, Times, add_rank_option, start_ranks, take_turns
 
 RANKS = (2, 4)

@@ -37,7 +37,8 @@ from drumline.data import build_dataset
 from drumline.models import build_model
 from drumline.optim import build_optimizer
 from drumline.parallel import build_strategy
-from drumline.spec.run_spec import DataSpec, ModelSpec, OptimizerSpec, StrategySpec
+from drumline.spec.parts import DataSpec, ModelSpec, OptimizerSpec
+from drumline.spec.strategy import StrategySpec
 from drumline.train.loss import loss_sum
 from drumline.train.runners.base import StepClock
 from ranks import add_rank_option, start_ranks, torchrun

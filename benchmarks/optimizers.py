@@ -19,7 +19,7 @@ from measure import Row, arguments, compare, report, turns
 
 from drumline.models import build_model
 from drumline.optim import GD, SGD, Adam
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 
 Stepper = Callable[[], object]
 INNER = 5  # steps per turn, so that the clock is small against them

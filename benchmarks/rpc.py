@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from drumline.comm import join_store, serve_store
 from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcModel, join_rpc
-from drumline.spec.run_spec import OptimizerSpec
+from drumline.spec.parts import OptimizerSpec
 from ranks import Times, add_rank_option, start_ranks, torchrun
 
 WIDTH, LAYERS = 768, 6  # of each half

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_containers_by_their_names(drumline):
         + "".join(f"{address_of(k)} {name}\n" for k, name in enumerate(services))
     )
     plans = tuple(NodePlan(node=k, address=address_of(k)) for k in range(2))
-    with Network(plans) as network:
+    with closing(Network(plans)) as network:
         nodes = []
         for k, service in enumerate(services.values()):
             words = [sys.executable, *service["command"][1:], *(["--json"] if k == 0 else [])]

@@ -52,12 +52,12 @@ def test_a_torn_last_line_is_not_read_until_it_is_whole(log):
     line = json.dumps({"event": "step", "step": 2}).encode() + b"\n"
     log.write_bytes(b'{"event":"step","step":1}\n' + line[:10])
     tail = EventTail(log)
-    assert tail.read() == [{"event": "step", "step": 1}]
-    assert tail.read() == []
+    assert tail.read_events() == [{"event": "step", "step": 1}]
+    assert tail.read_events() == []
     with log.open("ab") as file:
         file.write(line[10:])
-    assert tail.read() == [{"event": "step", "step": 2}]
-    assert tail.read() == []
+    assert tail.read_events() == [{"event": "step", "step": 2}]
+    assert tail.read_events() == []
 
 
 @pytest.mark.parametrize("torn", [b'{"event":"st', b'{"event":"x"}', b"\xff\xfe", b"\0\0\0\0"])
@@ -65,10 +65,10 @@ def test_a_writer_that_comes_after_a_killed_one_starts_on_its_own_line(log, torn
     log.parent.mkdir()
     log.write_bytes(b'{"event":"step","step":1}\n' + torn)
     tail = EventTail(log)
-    assert tail.read() == [{"event": "step", "step": 1}]
+    assert tail.read_events() == [{"event": "step", "step": 1}]
     with EventWriter(log) as events:
         events.write("start")
-    read = tail.read()
+    read = tail.read_events()
     assert read[-1] == {"event": "start"}
     assert read[:-1] == ([{"event": "x"}] if torn == b'{"event":"x"}' else [])
     assert read_events(log) == [{"event": "step", "step": 1}, *read]
@@ -102,7 +102,7 @@ def test_a_reader_that_follows_a_writer_sees_every_event_once_and_in_order(log):
     tail = EventTail(log)
     writer.start()
     while writer.is_alive():
-        seen += [event["step"] for event in tail.read()]
+        seen += [event["step"] for event in tail.read_events()]
     writer.join()
-    seen += [event["step"] for event in tail.read()]
+    seen += [event["step"] for event in tail.read_events()]
     assert seen == list(range(count))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from drumline.core.errors import DrumlineError
-from drumline.core.scratch import Scratch, semaphore_prefix
+from drumline.core.scratch import Scratch
 
 # makes a scratch folder with a file in it, says where, and waits to be killed
 OWNER = """
@@ -82,7 +82,7 @@ def test_folders_of_others_stay(temporary):
 def test_semaphores_with_its_name_go_with_it_and_others_stay(temporary):
     other = Path("/dev/shm/sem.mp-drumline-test")
     with Scratch() as scratch:
-        own = Path(f"/dev/shm/sem{semaphore_prefix(scratch.path).replace('/', '.')}-one")
+        own = Path(f"/dev/shm/sem.{scratch.path.name}-one")
         own.touch()
         other.touch()
     assert not own.exists()

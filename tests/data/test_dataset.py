@@ -13,7 +13,7 @@ from drumline.data import Dataset, ImageSplit, TextSplit, build_dataset
 from drumline.data.catalogue import FILE_NAMES, MNIST
 from drumline.data.dataset import PACKAGED, encode
 from drumline.data.idx import read_idx, write_idx
-from drumline.spec.run_spec import DataSpec
+from drumline.spec.parts import DataSpec
 
 
 def build(name: str, *, seed: int = 1, dtype: torch.dtype = torch.float32, **more: Any) -> Dataset:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -57,7 +58,7 @@ def on(network: Network, node: int, *command: str) -> subprocess.CompletedProces
 def test_nodes_reach_each_other_at_the_links_rate_and_nobody_else():
     need_namespaces()
     before = own_namespaces()
-    with Network(plans(3, rate=RATE)) as network:
+    with closing(Network(plans(3, rate=RATE))) as network:
         assert network.environment[NODES] == "10.77.0.1,10.77.0.2,10.77.0.3"
         receiver = subprocess.Popen(
             [*network.enter(0), sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE, text=True
@@ -83,7 +84,7 @@ def test_nodes_reach_each_other_at_the_links_rate_and_nobody_else():
 def test_what_tcp_learned_of_a_link_is_forgotten():
     need_namespaces()
     ours = FORGET.read_text()
-    with Network(plans(2)) as network:
+    with closing(Network(plans(2))) as network:
         said = [on(network, node, "cat", str(FORGET)).stdout.strip() for node in range(2)]
     assert FORGET.read_text() == ours, "the machine's own network stays as it is"
     wanted = "1" if os.access(FORGET, os.W_OK) else ours.strip()  # a container may keep it as it is
@@ -93,7 +94,7 @@ def test_what_tcp_learned_of_a_link_is_forgotten():
 def test_the_network_is_gone_with_its_hub():
     need_namespaces()
     before = own_namespaces()
-    with Network(plans(2)) as network:
+    with closing(Network(plans(2))) as network:
         assert network.holds()
         assert len(own_namespaces() - before) == 3, "two nodes and the switch"
         os.kill(network.describe()["hub"], 9)
@@ -117,7 +118,7 @@ def test_a_delay_is_refused_where_the_kernel_has_no_netem():
         return
     connect = "import socket, time\nt = time.monotonic()\n"
     connect += "socket.socket().connect_ex(('10.77.0.2', 9))\nprint(time.monotonic() - t)"
-    with Network(plans(2, delay_ms=10.0, rate=RATE)) as network:
+    with closing(Network(plans(2, delay_ms=10.0, rate=RATE))) as network:
         assert float(on(network, 0, sys.executable, "-c", connect).stdout) >= 0.04
 
 

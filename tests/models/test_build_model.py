@@ -13,7 +13,7 @@ from torch import nn
 
 from drumline.core.errors import SpecError, UsageError
 from drumline.models import build_model, weights_sha256
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 
 NETS = """
 from torch import nn

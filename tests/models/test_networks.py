@@ -12,7 +12,8 @@ import drumline.models
 from drumline.core.errors import UsageError
 from drumline.models import CNN, GPT, build_model, parameter_count
 from drumline.models.build import _BUILTIN
-from drumline.spec.run_spec import BUILTIN_MODELS, ModelSpec
+from drumline.spec.parts import ModelSpec
+from drumline.spec.run_spec import BUILTIN_MODELS
 
 IMAGES = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 TOKENS = torch.randint(65, (3, 20), generator=torch.Generator().manual_seed(0))

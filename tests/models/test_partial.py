@@ -15,7 +15,8 @@ from torch import nn
 from drumline.core.errors import SpecError
 from drumline.models import build_model
 from drumline.models.partial import build_outline, build_partial
-from drumline.spec.run_spec import BUILTIN_MODELS, ModelSpec
+from drumline.spec.parts import ModelSpec
+from drumline.spec.run_spec import BUILTIN_MODELS
 
 NETS = """
 import copy
@@ -255,7 +256,7 @@ import sys
 from pathlib import Path
 from torch import nn
 import torch
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 from drumline.models import build_model
 from drumline.models.partial import build_partial
 from drumline.train.device import limit_memory

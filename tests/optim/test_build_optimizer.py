@@ -7,7 +7,7 @@ import torch
 from torch.nn import Parameter
 
 from drumline.optim import GD, SGD, Adam, build_optimizer
-from drumline.spec.run_spec import OptimizerSpec
+from drumline.spec.parts import OptimizerSpec
 
 
 @pytest.mark.parametrize(

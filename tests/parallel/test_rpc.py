@@ -21,7 +21,7 @@ from drumline.core.errors import CommError, PeerError, UsageError
 from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcModel, Traffic, join_rpc
 from drumline.parallel.rpc.parts import ask
-from drumline.spec.run_spec import OptimizerSpec
+from drumline.spec.parts import OptimizerSpec
 from drumline.train.rank import describe_error
 from namespaces import need_namespaces
 from ranks import Team

@@ -23,7 +23,7 @@ from drumline.parallel.split import (
     parse_balance,
     partition,
 )
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from drumline.core.errors import UsageError
 from drumline.models import build_model
 from drumline.models.partial import build_outline, build_partial
 from drumline.parallel.split import Layer, build_stage, find_layers, tied_names
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 
 BUILT_IN = {
     "linear": ["fc"],

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from drumline.core.processes import die_with_parent
-from drumline.core.scratch import semaphore_prefix
 from drumline.core.task import PRELOAD_VARIABLE, SCRATCH, AgentTask
 
 
@@ -37,7 +36,7 @@ def main() -> int:
     # shares with its workers by a name
     tempfile.tempdir = os.environ[SCRATCH]
     this = multiprocessing.current_process()
-    this._config["semprefix"] = semaphore_prefix(Path(os.environ[SCRATCH]))  # type: ignore[attr-defined]
+    this._config["semprefix"] = f"/{Path(os.environ[SCRATCH]).name}"  # type: ignore[attr-defined]
     os.environ[PRELOAD_VARIABLE] = sys.argv[2]  # stays, for a server in the place of a lost one
     multiprocessing.set_forkserver_preload(["drumline.agent.warm"])
     multiprocessing.forkserver.ensure_running()

@@ -66,11 +66,10 @@ class CpuThrottle:
                 for pid, worker in list(workers.items()):
                     if not worker.tick():
                         del workers[pid]
-                        self._forget(pid)
+                        (self.register / pid).unlink(missing_ok=True)
         finally:
             for worker in workers.values():
                 worker.let_go()
-                worker.close()
 
     def _find_new(self, workers: dict[str, _Worker]) -> None:
         for pid in os.listdir(self.register):
@@ -78,10 +77,7 @@ class CpuThrottle:
                 try:
                     workers[pid] = _Worker(int(pid), self._share)
                 except OSError:  # it has ended already
-                    self._forget(pid)
-
-    def _forget(self, pid: str) -> None:
-        (self.register / pid).unlink(missing_ok=True)
+                    (self.register / pid).unlink(missing_ok=True)
 
 
 class _Worker:
@@ -114,17 +110,14 @@ class _Worker:
                 self._owes_ns -= stopped_ns  # a late tick is made up for
                 self._stopped_at = None
         except OSError:
-            self.close()
+            self.let_go()
             return False
         return True
 
     def let_go(self) -> None:
-        """Let it run freely."""
+        """Let it run freely, if it still does, and look at it no more."""
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._handle, signal.SIGCONT)
-
-    def close(self) -> None:
-        """Look at it no more."""
         os.close(self._handle)
         os.close(self._clock)
 

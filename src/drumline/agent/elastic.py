@@ -15,13 +15,14 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.multiprocessing import ProcessContext
 
-from drumline.agent.rendezvous import BACKEND, register_rendezvous
+from drumline.agent.rendezvous import BACKEND, build_rendezvous
 from drumline.agent.worker import enter_task, run_worker
 from drumline.core.processes import is_stopped
-from drumline.core.rundir import EventWriter
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import SCRATCH, AgentTask
 
 _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)
@@ -33,18 +34,19 @@ def prepare_elastic() -> None:
     _log_tracebacks_at_once()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))
     _bound_patience()
-    register_rendezvous()
+    rendezvous_handler_registry.register(BACKEND, build_rendezvous)
 
 
 def run_task(task: AgentTask) -> int:
     """Run an agent's task: the workers of one node, to their end; returns an exit code."""
     enter_task(task)
-    with EventWriter(task.run_dir.node_events(task.node)) as events, _borrowed_signals():
+    run = RunDir(Path(task.run))
+    with EventWriter(run.node_events(task.node)) as events, _borrowed_signals():
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
             with stopped_workers(task) as register, tempfile.TemporaryDirectory() as logs:
-                elastic_launch(_configure(task, logs), run_worker)(task, register)
+                elastic_launch(_configure(task, run, logs), run_worker)(task, register)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
                 code = failure.exitcode
@@ -134,8 +136,7 @@ def _after_killing_stopped(end: Callable[..., None]) -> Callable[..., None]:
     return ended
 
 
-def _configure(task: AgentTask, logs: str) -> LaunchConfig:
-    run = task.run_dir
+def _configure(task: AgentTask, run: RunDir, logs: str) -> LaunchConfig:
     return LaunchConfig(
         min_nodes=task.nodes,
         max_nodes=task.nodes,
@@ -144,11 +145,7 @@ def _configure(task: AgentTask, logs: str) -> LaunchConfig:
         role="worker",
         rdzv_backend=BACKEND,
         rdzv_endpoint=str(run.rendezvous / "agents"),
-        rdzv_configs={
-            "timeout": task.timeout_s,
-            "node": task.node,
-            "restarts": task.restarts,
-        },
+        rdzv_configs={"timeout": task.timeout_s, "node": task.node, "restarts": task.restarts},
         max_restarts=task.restarts,
         monitor_interval=0.05,
         start_method="forkserver",

@@ -26,7 +26,6 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
-    rendezvous_handler_registry,
 )
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
@@ -130,12 +129,8 @@ class FixedRendezvous(RendezvousHandler):
         return True
 
 
-def register_rendezvous() -> None:
-    """Register the agents' `rdzv_backend="drumline"` with torch elastic."""
-    rendezvous_handler_registry.register(BACKEND, _create)
-
-
-def _create(params: RendezvousParameters) -> RendezvousHandler:
+def build_rendezvous(params: RendezvousParameters) -> RendezvousHandler:
+    """Build an agent's rendezvous, as torch elastic asks for it by the name of `BACKEND`."""
     timeout_s, node = float(params.get("timeout", 300)), int(params.get("node", 0))
     long_s = max(timeout_s, LONG_TIMEOUT_S)
     return FixedRendezvous(

@@ -43,7 +43,10 @@ class DrumlineError(Exception):
             "type": type(self).__name__,
             "message": self.message,
             "exit_code": self.exit_code,
-            **{key: value if _plain(value) else str(value) for key, value in self.fields.items()},
+            **{
+                key: value if isinstance(value, str | int | float | None) else str(value)
+                for key, value in self.fields.items()
+            },
         }
 
 
@@ -115,7 +118,3 @@ ERRORS: Mapping[str, type[DrumlineError]] = MappingProxyType(
     }
 )
 """by name, to read an error back from a record"""
-
-
-def _plain(value: object) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)

@@ -14,31 +14,25 @@ from drumline.core.errors import RunDirError
 def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a text file so that readers see the old content or the new, never half of it.
 
-    `mode` says who may read it; with 0o600 nobody else may, at no moment.
-
-    Raises:
-        RunDirError: it cannot be written; nothing is left behind.
+    `mode` says who may read it; with 0o600 nobody else may, at no moment. Where it cannot be
+    written, nothing is left behind (RunDirError).
     """
     try:
-        _write_and_replace(path, text, mode)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise RunDirError(
             f"cannot write {path}: {error.strerror}; make room there, or check that you may write"
         ) from None
-
-
-def _write_and_replace(path: Path, text: str, mode: int) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def fsync(path: Path) -> None:
@@ -73,9 +67,8 @@ class GrowingFile:
     def read(self, *, to_the_end: bool = False, most: int = -1) -> bytes:
         """Return the whole lines that were added since the last call; none where there is no file.
 
-        Args:
-            to_the_end: also a last line without its newline.
-            most: so many bytes at once; a longer line comes in pieces.
+        `to_the_end`: also a last line without its newline. `most`: so many bytes at once; a longer
+        line comes in pieces.
         """
         try:
             with self.path.open("rb") as file:

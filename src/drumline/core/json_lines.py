@@ -39,10 +39,8 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Message) -> Self:
-        """Read it back, also where another version has written it: fields unknown here are ignored.
-
-        A field of several values is a tuple.
-        """
+        """Read it back; fields of another version that are unknown here are ignored."""
+        # a field of several values is a tuple
         known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()})
 
@@ -64,11 +62,7 @@ def pack_frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unpack_frame(kind: int, content: bytes) -> bytes:
-    """Return the content of a frame that came between JSON lines.
-
-    Raises:
-        ValueError, zlib.error: it is no frame.
-    """
+    """Return the content of a frame between JSON lines; a ValueError or zlib.error if none."""
     if kind not in (_RAW, _ZLIB):
         raise ValueError(f"this is no frame: it is of kind {kind}")
     return zlib.decompress(content) if kind == _ZLIB else content
@@ -132,11 +126,7 @@ class JsonStream:
             yield message
 
     def read_exactly(self, count: int) -> bytes:
-        """Read so many bytes.
-
-        Raises:
-            EOFError: the other side has closed the stream before.
-        """
+        """Read so many bytes; an EOFError where the other side has closed the stream before."""
         content = self._reader.read(count)
         if len(content) < count:
             raise EOFError("the laptop hung up")

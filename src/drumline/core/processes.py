@@ -28,8 +28,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 def die_with_parent(parent: int | None = None) -> None:
     """End this process (SIGKILL) as soon as its parent process is gone.
 
-    Args:
-        parent: who should be the parent, where that is known (it may be gone already).
+    `parent` is who should be the parent, where that is known: it may be gone already.
     """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":

@@ -39,8 +39,9 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.files import GrowingFile, write_atomic
@@ -90,19 +91,23 @@ class RunDir:
 
     @classmethod
     def create(cls, name: str, *, root: Path, exact: Path | None = None) -> RunDir:
-        """Make `root/<name>-<n>` with the first free n, or exactly the given path.
-
-        Raises:
-            UsageError: the exact path exists already.
-            RunDirError: the folder cannot be written.
-        """
-        if exact is not None and os.path.lexists(exact):
-            raise _taken(exact)
+        """Make `root/<name>-<n>` with the first free n, or a path that does not exist yet."""
         try:
-            run = cls((_first_free(root, name) if exact is None else _make(exact)).absolute())
+            if exact is None:
+                path = _make_first_free(root, name)
+            else:
+                path = exact
+                path.mkdir(parents=True)
+            run = cls(path.absolute())
             for folder in (run.events, run.logs):
                 folder.mkdir()
         except OSError as error:
+            if exact is not None and isinstance(error, FileExistsError):
+                resumes = f", or continue that run with: drumline train resume={exact}"
+                raise UsageError(
+                    f"the run directory {exact} exists already; choose another --out"
+                    f"{resumes if (exact / 'manifest.json').is_file() else ''}"
+                ) from None
             raise RunDirError(
                 f"cannot make a run directory in {exact or root}: {error.strerror}; "
                 f"go to a folder that you can write to, or give one with --out"
@@ -111,11 +116,7 @@ class RunDir:
 
     @classmethod
     def open(cls, name: str, *, root: Path) -> RunDir:
-        """Find a run by its path, or by its name under `root`.
-
-        Raises:
-            UsageError: there is no such run; lists the newest ones.
-        """
+        """Find a run by its path, or by its name under `root`; a UsageError lists the newest."""
         for path in (Path(name), root / name):
             if (path / "manifest.json").is_file():
                 return cls(path.absolute())
@@ -140,11 +141,7 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory against other launchers; the kernel lets go if we die.
-
-        Raises:
-            UsageError: another launcher holds it.
-        """
+        """Hold the directory, until we die at the latest; a UsageError if another launcher does."""
         lock = FileLock(self.path, flags=os.O_RDONLY)
         if not lock.acquire(_LOCK_S):
             raise UsageError(
@@ -167,6 +164,10 @@ class RunDir:
         """What one rank printed."""
         return self.logs / f"rank-{rank}.log"
 
+    def node_log(self, node: int) -> Path:
+        """What one node's agent printed."""
+        return self.logs / f"node-{node}.log"
+
     def read_rank_events(self, world_size: int) -> list[list[Event]]:
         """Read the events of all ranks, in rank order."""
         return [read_events(self.rank_events(rank)) for rank in range(world_size)]
@@ -180,11 +181,7 @@ class RunDir:
         self.write_text(name, json.dumps(value, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Read one of the JSON documents; None where it is not there.
-
-        Raises:
-            RunDirError: the document is damaged.
-        """
+        """Read one of the JSON documents; None where it is not there, a RunDirError if damaged."""
         path = self.path / name
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
@@ -207,40 +204,27 @@ def list_runs(root: Path) -> list[RunDir]:
     return [RunDir(path.absolute()) for _, path in sorted(found, reverse=True)]
 
 
-def _make(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:  # another process was faster
-        raise _taken(path) from None
+def _make_first_free(root: Path, name: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        path = root / f"{name}-{number}"
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            break
     return path
 
 
-def _taken(path: Path) -> UsageError:
-    fix = "choose another --out"
-    if (path / "manifest.json").is_file():
-        fix += f", or continue that run with: drumline train resume={path}"
-    return UsageError(f"the run directory {path} exists already; {fix}")
-
-
-def _first_free(root: Path, name: str) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
-        path = root / f"{name}-{number}"
-        try:
-            path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return path
-
-
-class EventWriter:
+class EventWriter(contextlib.AbstractContextManager["EventWriter"]):
     """Append events to one file; flushed by time, on demand and on close."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._mend_torn_line(path)
+        # end a line that a killed writer left half written, so that ours starts on its own
+        with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+            if file.seek(0, 2) > 0:
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
         self._path = path
         self._file = path.open("a", encoding="utf-8", buffering=1 << 20)
         self._flushed = time.monotonic()
@@ -254,68 +238,42 @@ class EventWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Hand all lines to the kernel.
-
-        Raises:
-            RunDirError: they cannot be written, say because the disk is full.
-        """
-        try:
+        """Hand all lines to the kernel; a RunDirError if it cannot take them."""
+        with self._explained():
             self._file.flush()
-        except OSError as error:
-            raise self._explain(error) from None
 
     def close(self) -> None:
-        """Flush and close; the file is closed even where flushing fails.
-
-        Raises:
-            RunDirError: the last lines cannot be written.
-        """
-        try:
+        """Flush and close; the file is closed even where flushing fails."""
+        with self._explained():
             self._file.close()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what to do about a disk that is full."""
+        try:
+            yield
         except OSError as error:
-            raise self._explain(error) from None
-
-    def _explain(self, error: OSError) -> RunDirError:
-        return RunDirError(
-            f"cannot write {self._path}: {error.strerror}; make room there, then continue with "
-            f"drumline train resume={self._path.parents[1]}"
-        )
-
-    def __enter__(self) -> Self:
-        return self
+            raise RunDirError(
+                f"cannot write {self._path}: {error.strerror}; make room there, then continue with "
+                f"drumline train resume={self._path.parents[1]}"
+            ) from None
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @staticmethod
-    def _mend_torn_line(path: Path) -> None:
-        """End a line that a killed writer left half written, so that ours starts on its own."""
-        with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
-            if file.seek(0, 2) > 0:
-                file.seek(-1, 2)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
 
+class EventTail(GrowingFile):
+    """An event file that a rank or an agent appends to."""
 
-class EventTail:
-    """Read what a growing event file gained since the last look."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = GrowingFile(path)
-
-    def read(self) -> list[Event]:
-        """Return the whole lines that were added since the last call; torn ones are passed over."""
-        return list(_parse(self._file.read()))
+    def read_events(self) -> list[Event]:
+        """Return the events that were added since the last call; torn lines are passed over."""
+        values = []
+        for line in self.read().splitlines():
+            with contextlib.suppress(ValueError):
+                values.append(json.loads(line))
+        return [value for value in values if isinstance(value, dict) and "event" in value]
 
 
 def read_events(path: Path) -> list[Event]:
     """Return all whole events of a run directory's file; an absent file has none."""
-    return EventTail(path).read()
-
-
-def _parse(chunk: bytes) -> Iterator[Event]:
-    for line in chunk.splitlines():
-        with contextlib.suppress(ValueError):
-            event = json.loads(line)
-            if isinstance(event, dict) and "event" in event:
-                yield event
+    return EventTail(path).read_events()

@@ -6,8 +6,7 @@ the next one removes those that nobody holds any more. The lock is the last to g
 that was cut short is finished then, too.
 
 Semaphores that processes share by a name cannot lie in a folder: the C library puts them into
-/dev/shm. Processes of a launch give them the folder's name in front (`semaphore_prefix`), and they
-go with the folder.
+/dev/shm. Processes of a launch give them the folder's name in front, and they go with the folder.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from typing import Self
 
 from drumline.core.errors import DrumlineError
 from drumline.core.lock import FileLock
@@ -32,24 +30,19 @@ _SEMAPHORES = Path("/dev/shm")
 _TRIES, _PAUSE_S = 20, 0.05  # at a folder into which a process that was just killed still writes
 
 
-class Scratch:
+class Scratch(contextlib.AbstractContextManager["Scratch"]):
     """A folder of this process's own, with what killed owners left behind swept away first."""
 
     def __init__(self) -> None:
         try:
-            with deferred_signals():  # Python tries the folder by a file of its own
-                root = _root()
-            _sweep(root)
+            sweep()
             with deferred_signals():
-                self.path, lock = _make(root)
+                self.path, lock = _make()
                 self._remove = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
         except OSError as error:
             raise DrumlineError(
                 f"cannot make a temporary folder ({error}); set TMPDIR to one that can be written"
             ) from error
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.remove()
@@ -60,14 +53,18 @@ class Scratch:
             self._remove()
 
 
-def semaphore_prefix(folder: Path) -> str:
-    """Return how the names of semaphores begin that are to go with a scratch folder."""
-    return f"/{folder.name}"
-
-
 def sweep() -> list[Path]:
     """Remove the scratch folders whose owners are gone, and their semaphores; returns them."""
-    return _sweep(_root())
+    with deferred_signals():  # Python tries the folder by a file of its own
+        root = _root()
+    removed = []
+    for path in root.glob(_PREFIX + "*"):
+        with contextlib.suppress(OSError):  # somebody else's, or already gone
+            lock = _hold(path / _LOCK, 0)
+            if lock is not None:
+                removed += _clear(path)
+                lock.release()
+    return removed
 
 
 def is_held(path: Path) -> bool:
@@ -87,25 +84,13 @@ def _root() -> Path:
     return root if len(str(root)) <= _MAX_ROOT else Path("/tmp")
 
 
-def _make(root: Path) -> tuple[Path, FileLock]:
+def _make() -> tuple[Path, FileLock]:
     """Make a folder and hold its lock."""
     while True:  # until no sweep comes between a folder and its lock
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root()))
         lock = _hold(path / _LOCK, os.O_CREAT)
         if lock is not None:
             return path, lock
-
-
-def _sweep(folder: Path) -> list[Path]:
-    """Remove the scratch folders whose owners are gone."""
-    removed = []
-    for path in folder.glob(_PREFIX + "*"):
-        with contextlib.suppress(OSError):  # somebody else's, or already gone
-            lock = _hold(path / _LOCK, 0)
-            if lock is not None:
-                removed += _clear(path)
-                lock.release()
-    return removed
 
 
 def _remove_own(path: Path, lock: FileLock, owner: int) -> None:

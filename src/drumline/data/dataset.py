@@ -31,13 +31,12 @@ from drumline.data.catalogue import (
     TEST_LABELS,
     TRAIN_IMAGES,
     TRAIN_LABELS,
-    Published,
     find_files,
     repair,
 )
 from drumline.data.idx import read_idx
 from drumline.data.partition import Indices
-from drumline.spec.run_spec import DataSpec
+from drumline.spec.parts import DataSpec
 
 PACKAGED = Path(__file__).parent / "files"
 LabelledImages = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
@@ -162,11 +161,8 @@ class Dataset:
 def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
     """Read or make the data set that the spec names.
 
-    `seed` is of synthetic data, `dtype` of the inputs that batches of images have.
-
-    Raises:
-        DataError: the data is missing or damaged.
-        UsageError: the spec asks for what this data cannot give.
+    `seed` is of synthetic data, `dtype` of the inputs that batches of images have. Data that is
+    missing or damaged is a DataError.
     """
     if spec.path is not None and spec.name not in PUBLISHED:
         raise UsageError(
@@ -181,8 +177,14 @@ def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
         mean, std = _SYNTHETIC_MEAN, _SYNTHETIC_STD
     else:
         published = PUBLISHED.get(spec.name, MNIST)
-        train, test = _read_images(spec, published)
         mean, std = published.mean, published.std
+        if spec.name == published.name:
+            files, fix = find_files(published, path=spec.path), repair(published)
+        else:  # mnist-mini comes with the package
+            files = {name: PACKAGED / spec.name / f"{name}.gz" for name in FILE_NAMES}
+            fix = _REINSTALL
+        train = _read_pair(files[TRAIN_IMAGES], files[TRAIN_LABELS], fix)
+        test = _read_pair(files[TEST_IMAGES], files[TEST_LABELS], fix)
 
     def split(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> ImageSplit:
         tensors = torch.from_numpy(images), torch.from_numpy(labels)
@@ -194,19 +196,6 @@ def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
         train=split(train[0][first], train[1][first]),
         test=split(*test),
         classes=_CLASSES,
-    )
-
-
-def _read_images(spec: DataSpec, published: Published) -> tuple[LabelledImages, LabelledImages]:
-    """Read training and test images; those of mnist-mini come with the package."""
-    if spec.name == published.name:
-        files, fix = find_files(published, path=spec.path), repair(published)
-    else:
-        files = {name: PACKAGED / spec.name / f"{name}.gz" for name in FILE_NAMES}
-        fix = _REINSTALL
-    return (
-        _read_pair(files[TRAIN_IMAGES], files[TRAIN_LABELS], fix),
-        _read_pair(files[TEST_IMAGES], files[TEST_LABELS], fix),
     )
 
 
@@ -236,7 +225,6 @@ def _make_images(n: int, *, seed: int, stream: int) -> LabelledImages:
     """Make n images [n, 1, 28, 28] and their labels, classes in turn.
 
     Spots of the ten classes sit on a circle; each sample's spot is jittered and lies in noise.
-
     A smaller n gives the first of the same images; `stream` keeps splits of one seed apart.
     """
     labels = np.arange(n, dtype=np.int64) % _CLASSES
@@ -271,11 +259,7 @@ def _read_text(spec: DataSpec) -> Dataset:
 
 
 def encode(text: str) -> tuple[torch.Tensor, str]:
-    """Encode a data set's text: number characters by their place in its sorted set of characters.
-
-    Returns:
-        the text as a uint8 tensor, and the vocabulary.
-    """
+    """Encode a text as numbers (uint8) of its characters in their sorted set, the vocabulary."""
     vocabulary = "".join(sorted(set(text)))
     assert len(vocabulary) <= 256, "tokens are bytes"
     numbers = {ord(character): number for number, character in enumerate(vocabulary)}

@@ -28,7 +28,7 @@ from typing import IO
 from drumline.core.errors import DataError, UsageError
 from drumline.core.scratch import Scratch
 from drumline.data.catalogue import PUBLISHED, Published, PublishedFile
-from drumline.data.idx import read_content
+from drumline.data.idx import GZIP, read_content
 
 Opener = Callable[[str], AbstractContextManager[IO[bytes]]]
 
@@ -47,12 +47,7 @@ class SourceError(Exception):
 
 @contextmanager
 def open_source(source: str) -> Iterator[Opener]:
-    """Open a source of data sets: a web address that ends in a slash, or `npm:NAME@VERSION`.
-
-    Raises:
-        UsageError: the source is neither.
-        SourceError: it cannot be opened.
-    """
+    """Open a source of data sets: a web address that ends in a slash, or `npm:NAME@VERSION`."""
     if source.startswith("npm:"):
         with _npm_package(source.removeprefix("npm:")) as opener:
             yield opener
@@ -128,7 +123,6 @@ Progress = Callable[[str, int, int], None]
 """called with a file's name, its bytes so far and its bytes in all"""
 
 _CHUNK_BYTES = 1 << 18
-_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,17 +137,14 @@ class Fetched:
 def fetch(
     name: str,
     folder: Path,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
     *,
     mirrors: Sequence[str] | None = None,
 ) -> Fetched:
     """Fetch a published data set's files into `folder`/`name`, and keep those that are right.
 
-    `mirrors` are sources to ask instead of the catalogue's, in order.
-
-    Raises:
-        UsageError: there is nothing to fetch under that name.
-        DataError: no source had a file, or it cannot be written; what was complete stays.
+    `mirrors` are sources to ask instead of the catalogue's, in order. Where none has a file, or it
+    cannot be written (DataError), what was complete stays.
     """
     published = find_published(name)
     target = folder / published.name
@@ -211,7 +202,7 @@ def _fetch_from(
     source: str,
     files: Sequence[PublishedFile],
     target: Path,
-    progress: Progress | None,
+    progress: Progress,
     attempts: list[str],
 ) -> list[PublishedFile]:
     """Bring what this source has; note in `attempts` what it refused, and why."""
@@ -231,29 +222,26 @@ def _fetch_from(
     return arrived
 
 
-def _bring(opener: Opener, file: PublishedFile, path: Path, progress: Progress | None) -> None:
+def _bring(opener: Opener, file: PublishedFile, path: Path, progress: Progress) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with _writing(path):
         try:
             with opener(file.name) as stream, part.open("wb") as out:
-                _copy(_decompressed(stream), out, file, progress)
+                _copy(stream, out, file, progress)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
 
 
-def _copy(
-    chunks: Iterator[bytes], out: IO[bytes], file: PublishedFile, progress: Progress | None
-) -> None:
+def _copy(stream: IO[bytes], out: IO[bytes], file: PublishedFile, progress: Progress) -> None:
     digest, done = hashlib.sha256(), 0
-    for chunk in chunks:
+    for chunk in _decompressed(stream):
         done += len(chunk)
         if done > file.size_bytes:  # before it fills the disk
             raise SourceError(f"more than the expected {file.size_bytes} bytes")
         digest.update(chunk)
         out.write(chunk)
-        if progress is not None:
-            progress(file.name, done, file.size_bytes)
+        progress(file.name, done, file.size_bytes)
     if done != file.size_bytes:
         raise SourceError(f"{done} bytes, expected {file.size_bytes}")
     if digest.hexdigest() != file.sha256:
@@ -264,7 +252,7 @@ def _decompressed(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield the stream's content in chunks of bounded size, gunzipped if it is gzipped."""
     raw = _chunks(stream)
     first = next(raw, b"")
-    if not first.startswith(_GZIP):
+    if not first.startswith(GZIP):
         yield first
         yield from raw
         return
@@ -279,14 +267,10 @@ def _decompressed(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
-    while True:
-        try:
-            chunk = stream.read(_CHUNK_BYTES)
-        except (*_UNREADABLE, http.client.HTTPException, zlib.error) as error:
-            raise SourceError(f"the transfer broke off ({error})") from error
-        if not chunk:
-            return
-        yield chunk
+    try:
+        yield from iter(lambda: stream.read(_CHUNK_BYTES), b"")
+    except (*_UNREADABLE, http.client.HTTPException, zlib.error) as error:
+        raise SourceError(f"the transfer broke off ({error})") from error
 
 
 @contextmanager

@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from drumline.core.errors import UsageError
 from drumline.core.formatting import counted
-from drumline.spec.run_spec import PartitionSpec
+from drumline.spec.parts import PartitionSpec
 
 Indices = npt.NDArray[np.int64]
 
@@ -53,11 +53,7 @@ def partition(
     seed: int,
     epoch: int = 0,
 ) -> list[Indices]:
-    """Partition a data set: return one array of sample indices for each rank.
-
-    Raises:
-        UsageError: the partition does not fit the data or the number of ranks.
-    """
+    """Partition a data set: return one array of sample indices for each rank."""
     match spec.kind:
         case "shuffle":
             return _cut_by(permutation(n, seed=seed, epoch=epoch), _shares(spec, world_size))
@@ -90,11 +86,7 @@ def cut(n: int, shares: Sequence[float] | npt.NDArray[np.float64]) -> Indices:
 
 
 def _shares(spec: PartitionSpec, world_size: int) -> tuple[float, ...]:
-    """Return the share of each rank, equal unless the spec gives sizes.
-
-    Raises:
-        UsageError: the spec gives sizes for another number of ranks.
-    """
+    """Return the share of each rank, equal unless the spec gives sizes."""
     if spec.sizes is None:
         return (1.0,) * world_size
     _check_ranks("sizes", len(spec.sizes), world_size)
@@ -176,11 +168,7 @@ def _check_ranks(what: str, given: int, world_size: int) -> None:
 
 @dataclass(kw_only=True, eq=False)
 class BatchPlan:
-    """The batches of all ranks.
-
-    Raises:
-        UsageError: there are fewer samples than ranks, or the partition does not fit the data.
-    """
+    """The batches of all ranks; a UsageError where the partition does not fit the data."""
 
     spec: PartitionSpec
     n: int
@@ -304,10 +292,7 @@ class DataPartitioner(Generic[T_co]):
     """
 
     def __init__(
-        self,
-        data: Indexable[T_co],
-        sizes: Sequence[float] = (0.7, 0.2, 0.1),
-        seed: int = 1234,
+        self, data: Indexable[T_co], sizes: Sequence[float] = (0.7, 0.2, 0.1), seed: int = 1234
     ) -> None:
         if not sizes or min(sizes) < 0 or sum(sizes) <= 0:
             raise UsageError(
@@ -324,8 +309,7 @@ class DataPartitioner(Generic[T_co]):
 
     def use(self, part: int) -> Partition[T_co]:
         """Return a view of one part."""
-        if not 0 <= part < len(self.partitions):
-            raise UsageError(
-                f"there is no part {part}; parts run from 0 to {len(self.partitions) - 1}"
-            )
+        last = len(self.partitions) - 1
+        if not 0 <= part <= last:
+            raise UsageError(f"there is no part {part}; parts run from 0 to {last}")
         return Partition(self.data, self.partitions[part])

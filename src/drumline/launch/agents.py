@@ -33,12 +33,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from drumline.core.errors import WorkerError
 from drumline.core.json_lines import encode
 from drumline.core.nodes import NodePlan
 from drumline.core.processes import deferred_signals
+from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.network import Network
@@ -78,11 +79,6 @@ class SessionProcess(subprocess.Popen[bytes]):
             pass_fds=hand_down,
             start_new_session=True,
         )
-
-    @property
-    def exit_code(self) -> int | None:
-        """The process's exit code, None while it runs."""
-        return self.poll()
 
     def write(self, content: bytes) -> None:
         """Write to its standard input; one that has ended is found elsewhere."""
@@ -167,19 +163,19 @@ class NodeAgent(SessionProcess):
     @property
     def exit_code(self) -> int | None:
         """How its task has ended: None while it goes on, 0 when it waits for the next one."""
-        code = super().exit_code  # before we look for a report: it may come, and then the end
+        code = self.poll()  # before we look for a report: it may come, and then the end
         if not self._reports.closed and self._reports.read(16):  # (2)
             self._done = True
         return 0 if self._done else code
 
     def give(self, task: AgentTask) -> None:
         """Give it a task; it has none, or has done that well."""
-        self._done, self.log = False, task.log
+        self._done, self.log = False, RunDir(Path(task.run)).node_log(task.node)
         self.write(encode(**task.to_json()))  # (1)
 
     def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
         """Whether it lives, and one that is started here and now with these would be the same."""
-        return super().exit_code is None and self._traits == _traits(preload, environment)
+        return self.poll() is None and self._traits == _traits(preload, environment)
 
     def close(self) -> None:
         """Keep what it has printed, and let go of what it reported; it has ended."""
@@ -197,19 +193,15 @@ def _traits(preload: tuple[str, ...], environment: Mapping[str, str]) -> tuple[o
 _LAST_WORDS_S = 1.5  # ranks look for a second which nodes they still reach
 
 
-class Agents:
+class Agents(contextlib.AbstractContextManager["Agents"]):
     """The agents of all nodes; leaving the context ends them, whatever happened."""
 
     def __init__(self) -> None:
         self._agents: list[NodeAgent] = []
-        self._plans: tuple[NodePlan, ...] = ()
         self._network: Network | None = None
         self._failed_at: float | None = None
         self.scratch = Scratch()
         """for what the agents need while they run, and for ranks' errors that fit nowhere else"""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -228,13 +220,13 @@ class Agents:
         """
         environment = self._environment(task)
         same = all(agent.would_be(task.preload, environment) for agent in self._agents)
-        if plans != self._plans or not self._network_holds() or not same:
+        here = () if self._network is None else self._network.plans
+        if plans != here or not self._network_holds() or not same:
             self.end()
         if plans and self._network is None:
             self._network = Network(plans, trains=not task.script)
-            self._plans = plans
         if self._network is not None:
-            run = task.run_dir
+            run = RunDir(Path(task.run))
             manifest = run.read_json("manifest.json") or {}
             run.write_json("manifest.json", {**manifest, "network": self._network.describe()})
         environment = self._environment(task)
@@ -285,7 +277,6 @@ class Agents:
         if self._network is not None:
             self._network.close()
             self._network = None
-        self._plans = ()
         for agent in self._agents:
             agent.close()
         self._agents.clear()

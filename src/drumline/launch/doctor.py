@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from drumline.launch.mpirun import find_mpirun
 from drumline.launch.network import TOOLS, Way, find_way, missing_tools
 from drumline.launch.preflight import list_gpus
 
+_SCRATCH = re.compile(rf"(?:^|\0){SCRATCH}=/*([^/\0][^\0]*)".encode())
+
 
 @dataclass(frozen=True)
 class Check:
@@ -39,14 +42,11 @@ class Check:
 
 def run_checks() -> list[Check]:
     """Check what this machine can launch; nothing that is missing is an error."""
-    cores = Check("cores", True, f"{count_cores()}, for as many ranks at full speed")
-    machine = [_python(), _torch(), _gpu(), cores, _memory(), _shared_memory()]
-    return [*machine, _mpi(), _tools(), *_networks()]
-
-
-def _python() -> Check:
     good = sys.version_info >= (3, 11)
-    return Check("python", good, platform.python_version(), "install Python 3.11 or newer")
+    python = Check("python", good, platform.python_version(), "install Python 3.11 or newer")
+    cores = Check("cores", True, f"{count_cores()}, for as many ranks at full speed")
+    machine = [python, _torch(), _gpu(), cores, _memory(), _shared_memory()]
+    return [*machine, _mpi(), _tools(), *_networks()]
 
 
 def _torch() -> Check:
@@ -150,8 +150,12 @@ def stray_processes() -> list[tuple[int, str]]:
         try:
             if int(entry.name) == os.getpid() or entry.stat().st_uid != os.getuid():
                 continue
-            folder = _scratch_of(entry)
-            if folder is None or is_held(folder):
+            told = _SCRATCH.search((entry / "environ").read_bytes())
+            if told is None:
+                continue
+            # as that process sees it: it may live in a container with folders of its own
+            folder = entry / "root" / os.fsdecode(told.group(1))
+            if is_held(folder):
                 continue
             parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
             if not folder.exists() and parent != "1":
@@ -161,12 +165,3 @@ def stray_processes() -> list[tuple[int, str]]:
             continue
         found.append((int(entry.name), command.strip()[:100]))
     return found
-
-
-def _scratch_of(entry: Path) -> Path | None:
-    for variable in (entry / "environ").read_bytes().split(b"\0"):
-        name, _, value = variable.partition(b"=")
-        if name == SCRATCH.encode() and value:
-            # as that process sees it: it may live in a container with folders of its own
-            return entry / "root" / os.fsdecode(value).lstrip("/")
-    return None

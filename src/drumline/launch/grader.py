@@ -92,10 +92,8 @@ class GraderProcess(SessionProcess):
         """Ask the checks of a lab, or only those named; gives each as it begins, and its verdict.
 
         Where the process dies, or is silent for longer than a check may take and some slack, the
-        check under way gets a verdict that says so, and no more are asked.
-
-        Raises:
-            DrumlineError: it ended before it asked anything.
+        check under way gets a verdict that says so, and no more are asked; with none under way it
+        is a DrumlineError.
         """
         request = {"lab": lab, "folder": str(folder), "timeout_s": timeout_s, "total_s": total_s}
         self.write(encode(**request, checks=checks))
@@ -111,10 +109,8 @@ class GraderProcess(SessionProcess):
                     current = None
                     yield Verdict(**{**event, "status": Status(event["status"])})
         if current is None:
-            lines = self.read_output().decode(errors="replace").splitlines()
-            said = next(
-                (line.strip() for line in reversed(lines) if line.strip()), "without a word"
-            )
+            lines = self.read_output().decode(errors="replace").strip().splitlines()
+            said = lines[-1].strip() if lines else "without a word"
             raise DrumlineError(
                 f"the process that checks has ended: {said}; run drumline doctor, or reinstall "
                 f"drumline"

@@ -55,7 +55,7 @@ class MpiRun:
 
     def start(self, task: AgentTask, _: tuple[NodePlan, ...] = ()) -> None:
         """Start all ranks of a task; they are on this host."""
-        run = task.run_dir
+        run = RunDir(Path(task.run))
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         tether = [sys.executable, "-m", "drumline.core.processes", str(os.getpid())]
@@ -65,7 +65,7 @@ class MpiRun:
         self._run = run
         with deferred_signals():
             self._mpirun = SessionProcess([*tether, *mpirun, *rank], environment)
-        self._mpirun.log = task.log
+        self._mpirun.log = run.node_log(0)
         self._mpirun.end_input()
 
     def running(self) -> bool:
@@ -75,7 +75,7 @@ class MpiRun:
     @property
     def exit_codes(self) -> list[int | None]:
         """Mpirun's exit code, None while it runs."""
-        return [] if self._mpirun is None else [self._mpirun.exit_code]
+        return [] if self._mpirun is None else [self._mpirun.poll()]
 
     def stop(self) -> None:
         """End all ranks, and keep what mpirun has printed; read `exit_codes` before."""
@@ -93,7 +93,7 @@ def _note_killed_ranks(run: RunDir) -> None:
     itself, the rank goes with it, and only mpirun's own output tells which one it was.
     """
     try:
-        log = (run.logs / "node-0.log").read_text(errors="replace")
+        log = run.node_log(0).read_text(errors="replace")
     except OSError:
         return
     said = " ".join(log.split())  # it breaks its lines anywhere

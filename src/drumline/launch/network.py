@@ -15,11 +15,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypedDict
 
 from drumline.core.errors import CommError
 from drumline.core.formatting import listed
-from drumline.core.json_lines import JsonStream, Message
+from drumline.core.json_lines import JsonStream
 from drumline.core.nodes import NODES, NodePlan
 
 # command → the Debian package that has it
@@ -79,7 +78,6 @@ def find_way(*, instead: str = _ONE_NODE) -> Way:
             f"{'is' if one else 'are'} not here; install {'it' if one else 'them'} "
             f"(apt-get install {packages}), or {instead}"
         )
-    reasons = []
     for way in (AS_ROOT, AS_USER) if os.geteuid() == 0 else (AS_USER,):
         tried = subprocess.run(
             [*way.make, "ip", "link", "set", "dev", "lo", "up"],
@@ -89,27 +87,18 @@ def find_way(*, instead: str = _ONE_NODE) -> Way:
         )
         if tried.returncode == 0:
             return way
-        reasons.append(tried.stderr.strip())
     raise CommError(
         f"simulated nodes need network namespaces, which this machine refuses "
-        f"({reasons[-1]}); {_WAY_OUT.format(instead=instead)}"
+        f"({tried.stderr.strip()}); {_WAY_OUT.format(instead=instead)}"
     )
 
 
-class NetworkRecord(TypedDict):
-    """What a run's manifest says of its network: the hub's process, and each node."""
-
-    made: str
-    hub: int
-    nodes: list[Message]
-
-
 class Network:
-    """A network of simulated nodes; it is there until the context ends, or this process."""
+    """A network of simulated nodes; it is there until it is closed, or this process ends."""
 
     def __init__(self, plans: tuple[NodePlan, ...], *, trains: bool = False) -> None:
         """Make the network; `trains`: where a training runs on it, `slow_ranks` is a way out."""
-        self._plans = plans
+        self.plans = plans
         self._trains = trains
         self._way = find_way()
         if any(plan.cpu < 1 for plan in plans) and not Path("/proc/self/schedstat").exists():
@@ -131,23 +120,17 @@ class Network:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def environment(self) -> dict[str, str]:
         """What processes on the nodes are told of them."""
-        addresses = ",".join(plan.address for plan in self._plans)
+        addresses = ",".join(plan.address for plan in self.plans)
         # without a name server, torch warns of each connection that its address has no name
         quiet = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
         return {NODES: addresses, "TORCH_CPP_LOG_LEVEL": quiet}
 
-    def describe(self) -> NetworkRecord:
-        """Return what the run's manifest says of it."""
-        nodes = [plan.to_json() for plan in self._plans]
+    def describe(self) -> dict[str, object]:
+        """Return what the run's manifest says of it: how it was made, the hub's pid, each node."""
+        nodes = [plan.to_json() for plan in self.plans]
         return {"made": self._way.name, "hub": self._hub.pid, "nodes": nodes}
 
     def enter(self, node: int) -> tuple[str, ...]:
@@ -168,7 +151,7 @@ class Network:
         assert self._hub.stdout is not None
         stream, answer = JsonStream(self._hub.stdout, self._hub.stdin), None
         with contextlib.suppress(BrokenPipeError, ValueError):
-            stream.send(nodes=[plan.to_json() for plan in self._plans])
+            stream.send(nodes=[plan.to_json() for plan in self.plans])
             answer = stream.receive()
         if answer is None:
             self._hub.kill()
@@ -181,7 +164,7 @@ class Network:
         return spaces
 
     def _explain(self, reason: str) -> CommError:
-        if _NO_NETEM in reason and any(plan.delay_ms for plan in self._plans):
+        if _NO_NETEM in reason and any(plan.delay_ms for plan in self.plans):
             instead = "delay a rank instead (slow_ranks.1.delay_ms=5), " if self._trains else ""
             return CommError(
                 f"delay_ms needs netem, which this kernel does not have; leave delay_ms out (rate "

@@ -16,9 +16,9 @@ _NVIDIA_S = 20.0  # a driver that has to wake takes some
 _SIGNS = ("nvidia*", "nvhost*", "dxg", "kfd")
 
 
-def may_have_gpu(devices: Path = Path("/dev")) -> bool:
+def may_have_gpu() -> bool:
     """Whether this machine may have a GPU, asked before a launch; only PyTorch knows for sure."""
-    there = any(True for sign in _SIGNS for _ in devices.glob(sign))
+    there = any(True for sign in _SIGNS for _ in Path("/dev").glob(sign))
     return there or shutil.which("nvidia-smi") is not None
 
 

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,21 +74,19 @@ def build_manifest(argv: list[str]) -> dict[str, object]:
 def _version(package: str) -> str | None:
     from importlib.metadata import PackageNotFoundError, version  # slow to load, rarely needed
 
-    try:
+    with contextlib.suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def _git_commit() -> str | None:
     """The commit of the folder that the run was started in, if it is a git checkout."""
-    try:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         answer = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None
+        return answer.stdout.strip() or None
+    return None
 
 
 def refuse_without_gpu(spec: RunSpec) -> None:
@@ -100,13 +99,10 @@ def refuse_without_gpu(spec: RunSpec) -> None:
 
 
 def refuse_bad_init_file(init: str) -> None:
-    """Refuse to launch with an init file that ranks cannot rendezvous by; tries to make it.
+    """Refuse to launch with an init file that ranks cannot rendezvous by (UsageError).
 
     One that is there already has another run's addresses in it, which torch would read; one that
     cannot be made torch would try to open for ever.
-
-    Raises:
-        UsageError: `init` names such a file.
     """
     if not init.startswith(_SCHEME):
         return
@@ -114,20 +110,20 @@ def refuse_bad_init_file(init: str) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         path.unlink()
+        return
     except FileExistsError:
-        raise UsageError(
-            f"init: {init}: the file exists already, left by another run or in use by it; "
-            f"remove it, or write init: file to get a fresh one"
-        ) from None
+        problem = (
+            "the file exists already, left by another run or in use by it; remove it, or write "
+            "init: file to get a fresh one"
+        )
     except OSError as error:
-        if not path.parent.is_dir():
-            raise UsageError(
-                f"init: {init}: there is no such folder; make it, or write init: file to do without"
-            ) from None
-        raise UsageError(
-            f"init: {init}: the file cannot be made ({error.strerror}); name one in a folder that "
-            f"you can write to, or write init: file to do without"
-        ) from None
+        problem = "there is no such folder; make it, or write init: file to do without"
+        if path.parent.is_dir():
+            problem = (
+                f"the file cannot be made ({error.strerror}); name one in a folder that you can "
+                f"write to, or write init: file to do without"
+            )
+    raise UsageError(f"init: {init}: {problem}")
 
 
 @contextlib.contextmanager
@@ -135,9 +131,7 @@ def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
     """Make the run directory of a launch that trains; removed again after a mistake in the spec.
 
     A crash or an interrupt leaves it, with its logs; so does a run that came to its first step.
-
-    Raises:
-        UsageError: this machine cannot run the spec; nothing was made.
+    Where this machine cannot run the spec (UsageError), nothing is made.
     """
     from drumline.spec.load import write_run_spec  # pydantic: not before an agent has started
 
@@ -171,11 +165,8 @@ def resumed_run(
 ) -> Iterator[tuple[RunDir, RunSpec]]:
     """Find the run of `resume=RUN`, hold it while it goes on, with the overrides it may have.
 
-    If it never trains, all is put back. `ranks`: how many, where somebody else starts them.
-
-    Raises:
-        RunDirError: there is nothing to continue from.
-        UsageError: there is no such run, or an override would change what it computes.
+    If it never trains, all is put back. `ranks`: how many, where somebody else starts them. An
+    override that would change what it computes is refused (UsageError).
     """
     from drumline.spec.load import load_spec, read_run_spec
 
@@ -184,8 +175,8 @@ def resumed_run(
         raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
     before = read_run_spec(run)
     copies = before.axes.data
-    fixed = _FIXED_IN_STRATEGY if copies > 1 else ()
-    spec = load_spec(run.spec_file, overrides, ranks=ranks, lasting=fixed)
+    lasting = _FIXED_IN_STRATEGY if copies > 1 else ()
+    spec = load_spec(run.spec_file, overrides, ranks=ranks, lasting=lasting)
     wanted = spec.axes.data
     if copies != wanted:
         what = counted(copies, "copy of the model", "copies of the model")
@@ -196,11 +187,13 @@ def resumed_run(
             f"change; resume with workers={before.workers} nodes={before.nodes}, or with a mesh "
             f"whose data axis is {copies}"
         )
-    for key in _FIXED:
-        _refuse_change(run, key, getattr(before, key), getattr(spec, key))
-    for key in fixed:
-        was, now = getattr(before.strategy, key), getattr(spec.strategy, key)
-        _refuse_change(run, f"strategy.{key}", was, now)
+    for key in (*_FIXED, *(f"strategy.{key}" for key in lasting)):
+        was, now = attrgetter(key)(before), attrgetter(key)(spec)
+        if was != now:
+            raise UsageError(
+                f"{key.partition('.')[0]} of {run.path.name} cannot change when it is resumed "
+                f"({_difference(key, was, now)}); leave it out, or start a new run"
+            )
     if not any(run.checkpoints.glob("step-*")):
         raise RunDirError(f"{run.path.name} has no checkpoint to continue from; start a new run")
     summary = run.read_json("summary.json")
@@ -213,14 +206,6 @@ def resumed_run(
     refuse_without_gpu(spec)
     with run.locked(), noted_failure(run), _reopened(run, before, spec):
         yield run, spec
-
-
-def _refuse_change(run: RunDir, key: str, was: object, now: object) -> None:
-    if was != now:
-        raise UsageError(
-            f"{key.partition('.')[0]} of {run.path.name} cannot change when it is resumed "
-            f"({_difference(key, was, now)}); leave it out, or start a new run"
-        )
 
 
 def _is_longer(spec: RunSpec, before: RunSpec) -> bool:
@@ -238,7 +223,7 @@ def _reopened(run: RunDir, before: RunSpec, spec: RunSpec) -> Iterator[None]:
     summary, aside = run.path / "summary.json", run.path / ".summary.before"
     (run.path / FAILURE).unlink(missing_ok=True)
     tail = EventTail(run.rank_events(0))
-    tail.read()
+    tail.read_events()
     write_run_spec(run, spec)
     if summary.exists():
         summary.rename(aside)
@@ -291,7 +276,7 @@ def state_of(run: RunDir) -> tuple[str, str | None]:
 
 
 def _has_trained(tail: EventTail) -> bool:
-    return any(event["event"] == "step" for event in tail.read())
+    return any(event["event"] == "step" for event in tail.read_events())
 
 
 @contextlib.contextmanager
@@ -321,19 +306,10 @@ def launched_ranks(
 ) -> Iterator[Iterator[None]]:
     """Launch ranks by the agents, or by mpirun; whatever happens, none is left in the end.
 
-    Gives what is to be iterated over: it yields a few times a second until all ranks have ended.
-
-    Args:
-        run: where it is removed meanwhile, the ranks are ended.
-        task: the first node's.
-        agents: start the ranks, unless mpirun does.
-        plans: the simulated nodes; none: all workers are on this host.
-        by_mpi: whether mpirun starts them, as it must where MPI is the backend.
-        kept: whether the run directory stays, as in `Outcome`.
-        timeout: what limits how long a rank waits for others, likewise.
-
-    Raises:
-        DrumlineError: what went wrong first, told by rank.
+    Gives what is to be iterated over: it yields a few times a second until all ranks have ended,
+    and ends them where the run directory is removed meanwhile. `task` is the first node's; without
+    `plans` all workers are on this host. `kept` and `timeout` are those of `Outcome`, which raises
+    what went wrong first.
     """
     started = time.time()
     ranks: Agents | MpiRun = agents

@@ -28,7 +28,7 @@ from drumline.core.errors import DrumlineError, SpecError
 from drumline.core.formatting import nearest
 from drumline.models.gpt import GPT
 from drumline.models.vision import CNN, MLP, LeNet, Linear
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 
 _BUILTIN: dict[str, type[nn.Module]] = {
     "linear": Linear,
@@ -55,49 +55,24 @@ def build_model(
     run starts where its float32 twin does. The caller's random state is as before.
 
     `classes` is how many scores it gives (for text: the vocabulary); a factory of the user's own
-    gets it if it has a parameter of that name.
-
-    Raises:
-        SpecError: the name or an option is wrong, or the factory failed.
+    gets it if it has a parameter of that name. Whatever is wrong with it is a SpecError.
     """
     return call_factory(spec, classes=classes, seed=seed).to(dtype)
 
 
 def call_factory(spec: ModelSpec, *, classes: int, seed: int) -> nn.Module:
-    """Call the model's factory, with the random generator at the seed; in torch's own dtype.
-
-    Raises:
-        SpecError: as for `build_model`.
-    """
-    if ":" in spec.name:
-        factory: Callable[..., Any] = _find_factory(spec.name)
-        _check_names(spec.name, factory, spec.options)
-    else:
-        factory = _builtin(spec)
-    arguments = dict(spec.options)
+    """Call the model's factory, with the random generator at the seed; in torch's own dtype."""
+    name, options = spec.name, spec.options
+    if ":" not in name and name not in _BUILTIN:
+        known = f"{', '.join(_BUILTIN)}{_suggest(name, _BUILTIN)}"
+        raise _error(name, f"is none of {known}, nor package.module:factory of your own")
+    factory: Callable[..., Any] = _BUILTIN.get(name) or _find_factory(name)
+    _check_names(name, factory, options)
+    if name in _BUILTIN:
+        _check_types(name, _BUILTIN[name], options)
+    arguments = dict(options)
     if GIVEN in _parameters_of(factory):
         arguments.setdefault(GIVEN, classes)
-    return _call_seeded(spec.name, factory, arguments, seed)
-
-
-def _builtin(spec: ModelSpec) -> type[nn.Module]:
-    if spec.name not in _BUILTIN:
-        known = f"{', '.join(_BUILTIN)}{_suggest(spec.name, _BUILTIN)}"
-        raise _error(spec.name, f"is none of {known}, nor package.module:factory of your own")
-    factory = _BUILTIN[spec.name]
-    _check_names(spec.name, factory, spec.options)
-    if GIVEN in spec.options:
-        raise SpecError(
-            f"model {spec.name} takes its number of classes from the data; leave {GIVEN} out",
-            key=f"model.{GIVEN}",
-        )
-    _check_types(spec.name, factory, spec.options)
-    return factory
-
-
-def _call_seeded(
-    name: str, factory: Callable[..., Any], arguments: dict[str, object], seed: int
-) -> nn.Module:
     # manual_seed reaches the GPUs that are in use, so these are put back, too.
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices=gpus):
@@ -188,6 +163,11 @@ def _check_names(model: str, factory: Callable[..., Any], options: Mapping[str, 
 
 def _check_types(model: str, factory: type, options: Mapping[str, object]) -> None:
     """Refuse options of a built-in model that are not of the annotated type."""
+    if GIVEN in options:
+        raise SpecError(
+            f"model {model} takes its number of classes from the data; leave {GIVEN} out",
+            key=f"model.{GIVEN}",
+        )
     hints = get_type_hints(factory.__init__)  # type: ignore[misc]
     for name, value in options.items():
         allowed = get_args(hints[name]) or (hints[name],)
@@ -224,17 +204,21 @@ def _required(parameter: inspect.Parameter) -> bool:
 
 
 def _find_factory(name: str) -> Callable[..., Any]:
-    """Import `package.module` and return its `factory` (which may be dotted: `Class.method`).
-
-    Raises:
-        SpecError: there is no such module or name, importing it failed, or it cannot be called.
-    """
+    """Import `package.module` and return its `factory` (which may be dotted: `Class.method`)."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute or module_name.startswith("."):
         raise _error(name, "is not of the form package.module:factory, e.g. nets:build")
     found: Any = _import(name, module_name)
     for part in attribute.split("."):
-        found = _member(name, found, part)
+        if not hasattr(found, part):
+            where = getattr(found, "__name__", type(found).__name__)
+            public = [word for word in dir(found) if not word.startswith("_")]
+            raise _error(
+                name,
+                f"cannot be found: {where} has no {part!r}{_suggest(part, public)}; "
+                f"name a function that returns an nn.Module",
+            )
+        found = getattr(found, part)
     if isinstance(found, nn.Module):
         raise _error(name, "is a model, not a function that makes one; wrap it in a function")
     if not callable(found):
@@ -253,42 +237,23 @@ def _import(name: str, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
+        problem = f"needs {missing!r}, which is not installed; install it first"
         if f"{module_name}.".startswith(f"{missing}."):
-            raise _not_found(name, module_name, missing) from error
-        raise _error(
-            name, f"needs {missing!r}, which is not installed; install it first"
-        ) from error
+            package, _, last = missing.rpartition(".")
+            folder = Path.cwd().joinpath(*package.split("."))
+            files = folder.iterdir() if folder.is_dir() else ()
+            modules = [path.stem for path in files if path.suffix == ".py" or path.is_dir()]
+            problem = (
+                f"cannot be imported: no module {missing!r} in {Path.cwd()} nor among the "
+                f"installed packages{_suggest(last, modules)}; start from the folder that holds "
+                f"{module_name.split('.')[0]}, or install it"
+            )
+        raise _error(name, problem) from error
     except (Exception, SystemExit) as error:
         raise _error(
             name,
             f"cannot be imported: {module_name} raised {type(error).__name__}: {error}; "
             f"try python -c 'import {module_name}'",
-        ) from error
-
-
-def _not_found(name: str, module_name: str, missing: str) -> SpecError:
-    package, _, last = missing.rpartition(".")
-    folder = Path.cwd().joinpath(*package.split("."))
-    files = folder.iterdir() if folder.is_dir() else ()
-    modules = [path.stem for path in files if path.suffix == ".py" or path.is_dir()]
-    return _error(
-        name,
-        f"cannot be imported: no module {missing!r} in {Path.cwd()} nor among the installed "
-        f"packages{_suggest(last, modules)}; "
-        f"start from the folder that holds {module_name.split('.')[0]}, or install it",
-    )
-
-
-def _member(name: str, owner: Any, part: str) -> Any:
-    try:
-        return getattr(owner, part)
-    except AttributeError as error:
-        where = getattr(owner, "__name__", type(owner).__name__)
-        public = [word for word in dir(owner) if not word.startswith("_")]
-        raise _error(
-            name,
-            f"cannot be found: {where} has no {part!r}{_suggest(part, public)}; "
-            f"name a function that returns an nn.Module",
         ) from error
 
 

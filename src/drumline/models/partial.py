@@ -27,8 +27,8 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -44,7 +44,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from drumline.models.build import call_factory
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _INIT = os.path.join(_TORCH, "nn", "init.py")
@@ -148,9 +148,6 @@ def build_partial(
 
     `wanted` is asked with the names of parameters and buffers. A buffer is also there if a
     parameter of its own module is.
-
-    Raises:
-        SpecError: as for `build_model`.
     """
     plan = _Plan(*_build_outline(spec, classes=classes, seed=seed), wanted)
     with Watch() as watch, _Registrations(watch.scratch, plan) as registrations:
@@ -158,37 +155,29 @@ def build_partial(
     if registrations.strayed or watch.leaked or _spoilt(model, watch, plan):
         del model
         model = call_factory(spec, classes=classes, seed=seed)
-    _leave_out(model, lambda name: name in plan.parameters, lambda name: name in plan.buffers)
+    _leave_out(model, plan.parameters, plan.buffers)
     return model.to(dtype)
 
 
 def build_outline(
     spec: ModelSpec, *, classes: int, seed: int, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
-    """Build a model with all its names, shapes and types, but no values (the meta device).
-
-    Raises:
-        SpecError: as for `build_model`.
-    """
+    """Build a model with all its names, shapes and types, but no values (the meta device)."""
     return _build_outline(spec, classes=classes, seed=seed)[0].to(dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Event:
-    """Something is registered: a parameter of a module, or a module in another one."""
-
-    kind: str
-    """the module's class, by name: some are made anew each time"""
-    parameter: str | None
+_Event = tuple[str, str | None]
+"""what is registered: a module, by its class's name (some are made anew each time), in another one,
+or a parameter of it, by its own name"""
+_Paths = list[tuple[_Event, list[str]]]
+"""what was registered, with the paths that its module has in the end"""
 
 
-def _build_outline(
-    spec: ModelSpec, *, classes: int, seed: int
-) -> tuple[nn.Module, list[tuple[_Event, list[str]]]]:
-    """Return the outline, and what was registered with the paths that it has in the end."""
+def _build_outline(spec: ModelSpec, *, classes: int, seed: int) -> tuple[nn.Module, _Paths]:
+    """Build the outline, and note what was registered meanwhile."""
     with _Registrations(SharedStorage()) as registrations:
         model = call_factory(spec, classes=classes, seed=seed)
-    _leave_out(model, lambda _: False, lambda _: False)
+    _leave_out(model, set(), set())
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(module, []).append(f"{path}." if path else "")
@@ -199,12 +188,7 @@ def _build_outline(
 class _Plan:
     """Which parameters stay, by their names and by the order in which they are registered."""
 
-    def __init__(
-        self,
-        outline: nn.Module,
-        events: Sequence[tuple[_Event, list[str]]],
-        wanted: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, outline: nn.Module, events: _Paths, wanted: Callable[[str], bool]) -> None:
         named = dict(outline.named_parameters(remove_duplicate=False))
         asked = {id(parameter) for name, parameter in named.items() if wanted(name)}
         self.parameters = {name for name, parameter in named.items() if id(parameter) in asked}
@@ -274,7 +258,7 @@ class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
                 owner._parameters[name] = self._move(parameter)
 
     def _note(self, module: nn.Module, parameter: str | None = None) -> None:
-        event = _Event(kind=type(module).__qualname__, parameter=parameter)
+        event = (type(module).__qualname__, parameter)
         if self._plan is not None and not self._plan.fits(len(self.events), event):
             self.strayed = True
         self.events.append(event)
@@ -308,20 +292,17 @@ def _parameters_in(module: nn.Module) -> Iterator[tuple[nn.Module, str, str, nn.
 
 def _spoilt(model: nn.Module, watch: Watch, plan: _Plan) -> bool:
     """Whether something that stays has been computed from scratch memory."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    buffers = dict(model.named_buffers(remove_duplicate=False))
-    stay: list[Tensor] = [tensor for name, tensor in parameters.items() if name in plan.parameters]
-    stay += [tensor for name, tensor in buffers.items() if name in plan.buffers]
-    return any(watch.follows(tensor) for tensor in stay)
+    parameters = model.named_parameters(remove_duplicate=False)
+    buffers = model.named_buffers(remove_duplicate=False)
+    stay = plan.parameters | plan.buffers
+    return any(name in stay and watch.follows(t) for name, t in chain(parameters, buffers))
 
 
-def _leave_out(
-    model: nn.Module, parameters: Callable[[str], bool], buffers: Callable[[str], bool]
-) -> None:
+def _leave_out(model: nn.Module, parameters: set[str], buffers: set[str]) -> None:
     """Put what does not stay on the meta device; what shares a parameter goes on sharing it."""
     absent: dict[int, nn.Parameter] = {}
     for owner, name, path, parameter in list(_parameters_in(model)):  # holds them: ids stay theirs
-        if parameters(path) or is_lazy(parameter):
+        if path in parameters or is_lazy(parameter):
             continue
         if id(parameter) not in absent:
             shape = parameter.detach().to("meta")
@@ -329,5 +310,5 @@ def _leave_out(
         setattr(owner, name, absent[id(parameter)])  # an RNN has a list of them, too
     for path, owner in model.named_modules(remove_duplicate=False):
         for name, buffer in owner._buffers.items():
-            if buffer is not None and not buffers(f"{path}.{name}" if path else name):
+            if buffer is not None and (f"{path}.{name}" if path else name) not in buffers:
                 owner._buffers[name] = buffer.to("meta")

@@ -202,7 +202,7 @@ class JobAgent:
     def _has_ranks(self) -> bool:
         if self._task is None:
             return False
-        run, first = self._task.run_dir, self._task.node * self._task.workers
+        run, first = RunDir(Path(self._task.run)), self._task.node * self._task.workers
         return any(run.rank_log(first + local).exists() for local in range(self._task.workers))
 
 

@@ -33,7 +33,7 @@ from torch.optim.optimizer import ParamsT
 from drumline.optim.adam import Adam
 from drumline.optim.gd import GD
 from drumline.optim.sgd import SGD
-from drumline.spec.run_spec import OptimizerSpec, ScheduleSpec
+from drumline.spec.parts import OptimizerSpec, ScheduleSpec
 
 
 def build_optimizer(spec: OptimizerSpec, params: ParamsT) -> torch.optim.Optimizer:

@@ -26,7 +26,7 @@ from drumline.models import build_model
 from drumline.parallel import Aggregator
 from drumline.parallel.bucket import build_buckets
 from drumline.probe.ranks import Probe, affordable_rounds, join_probe
-from drumline.spec.run_spec import ModelSpec
+from drumline.spec.parts import ModelSpec
 
 _CLASSES, _SIDE, _CONTEXT = 10, 28, 32
 _SEED = 1234

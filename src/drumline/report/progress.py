@@ -83,13 +83,13 @@ class RunProgress:
     def skip_to_now(self) -> None:
         """Pass over what an earlier session of this run has logged."""
         for tail in self._tails:
-            tail.read()
+            tail.read_events()
 
     def update(self) -> list[Event]:
         """Read what is new; returns the epochs that have ended since."""
         ended = []
         for rank, tail in zip(self.ranks, self._tails, strict=True):
-            for event in tail.read():
+            for event in tail.read_events():
                 rank.take(event)
                 if event["event"] == "epoch":
                     ended.append(event)

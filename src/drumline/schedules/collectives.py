@@ -98,11 +98,7 @@ def whole_elements(collective: str, ranks: int, nbytes: int, element_bytes: int)
 
 
 def plan(call: CollectiveCall) -> Rounds:
-    """Return the schedule of a collective, its rounds; empty messages are not sent, and not listed.
-
-    Raises:
-        UsageError: there is no such collective, or no such algorithm for it.
-    """
+    """Return the schedule of a collective, its rounds; empty messages are not sent or listed."""
     rounds = PLANS[call.collective][find_algorithm_name(call.collective, call.algorithm)](call)
     unit = 1 if call.collective == "barrier" else call.element_bytes
     sized = [[message._replace(size=message.size * unit) for message in now] for now in rounds]
@@ -110,11 +106,7 @@ def plan(call: CollectiveCall) -> Rounds:
 
 
 def find_algorithm_name(collective: str, name: str | None = None) -> str:
-    """Return the name of a collective's algorithm, the default one where none is given.
-
-    Raises:
-        UsageError: there is none; the message names those that there are.
-    """
+    """Return the name of a collective's algorithm (None: the default); a UsageError names all."""
     known = PLANS[_known(collective, PLANS, "collective")]
     return _known(name or DEFAULTS[collective], known, f"{collective} algorithm")
 
@@ -205,10 +197,10 @@ class _Levels:
         ]
         return [[m for now in rounds for m in now] for rounds in zip_longest(*trees, fillvalue=())]
 
-    def between(self) -> Rounds:
-        """Down the tree of the leaders."""
-        down = tree(len(self.leaders), self.root, lambda _: self.call.elements)
-        return rename(down, self.leaders)
+    def down(self) -> Rounds:
+        """Down the tree of the leaders, then down those inside the nodes."""
+        between = tree(len(self.leaders), self.root, lambda _: self.call.elements)
+        return rename(between, self.leaders) + self.inside()
 
     def around(self, rounds: Rounds) -> Rounds:
         """Up inside the nodes, those rounds between the leaders, and down again."""
@@ -228,16 +220,14 @@ PLANS: Mapping[str, Mapping[str, Callable[[CollectiveCall], Rounds]]] = MappingP
             "tree": lambda c: tree(c.ranks, c.root, lambda _: c.elements),
             "ring": lambda c: chain(c.ranks, c.root, [c.elements]),
             "chunked_ring": lambda c: chain(c.ranks, c.root, _segments(c)),
-            "hierarchical": lambda c: _Levels(c, c.root).between() + _Levels(c, c.root).inside(),
+            "hierarchical": lambda c: _Levels(c, c.root).down(),
         },
         "reduce": {
             "linear": lambda c: reverse(star(c.ranks, c.root, c.elements)),
             "tree": lambda c: reverse(tree(c.ranks, c.root, lambda _: c.elements)),
             "ring": lambda c: chain(c.ranks, c.root + 1, [c.elements]),
             "chunked_ring": lambda c: chain(c.ranks, c.root + 1, _segments(c)),
-            "hierarchical": lambda c: reverse(
-                _Levels(c, c.root).between() + _Levels(c, c.root).inside()
-            ),
+            "hierarchical": lambda c: reverse(_Levels(c, c.root).down()),
         },
         "scatter": {
             "linear": lambda c: star(c.ranks, c.root, c.part),

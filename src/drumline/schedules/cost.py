@@ -135,10 +135,8 @@ def bandwidths(collective: str, n: int, nbytes: int, seconds: float) -> tuple[fl
 def fit(points: Iterable[Point]) -> AlphaBeta:
     """Fit the cost model's alpha and beta to measurements: least relative errors (in squares).
 
-    Neither comes out negative: where it would, it is 0 and the other one is fitted alone.
-
-    Raises:
-        ValueError: fewer than two points, or all with the same rounds per byte.
+    Neither comes out negative: where it would, it is 0 and the other one is fitted alone. It is a
+    ValueError if there are fewer than two points, or all have the same rounds per byte.
     """
     scaled = [(p.rounds / p.seconds, p.nbytes / p.seconds) for p in points if p.seconds > 0]
     # the sums that the normal equations of alpha·x + beta·y = 1 are made of

@@ -202,8 +202,10 @@ def build_playback(call: CollectiveCall, answers: Sequence[Answer]) -> Playback:
         pieces, holdings = [(0, 1)], _arrivals(answers, by_note)
     else:
         pieces = _cut_pieces(call, histories)
-        for answer, history in zip(answers, histories, strict=True):
-            _fill_moves(answer, history, by_note, pieces)
+        for (rank, number), move in by_note.items():
+            if histories[rank].messages[number]["kind"] == "send":
+                runs = histories[rank].carried(number)
+                move.content = [content for run in runs for content in _contents(run, pieces)]
         steps = max((move.step for move in moves), default=0)
         holdings = [
             [history.holding(_steps(history, by_note), step, pieces, call) for history in histories]
@@ -280,15 +282,6 @@ def _steps(history: History, by_note: _ByNote) -> dict[int, int]:
     return {number: move.step for (rank, number), move in by_note.items() if rank == history.rank}
 
 
-def _fill_moves(answer: Answer, history: History, by_note: _ByNote, pieces: Pieces) -> None:
-    """Say what each message that a rank sent carried."""
-    for number, note in enumerate(answer["messages"]):
-        move = by_note.get((history.rank, number))
-        if note["kind"] == "send" and move is not None:
-            runs = history.carried(number)
-            move.content = [content for run in runs for content in _contents(run, pieces)]
-
-
 def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankContents]]:
     """What ranks know in a barrier: who has come to it, their own and what messages tell them."""
     knows = [1 << rank for rank in range(len(answers))]
@@ -309,11 +302,8 @@ def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankCont
 
 def _cut_pieces(call: CollectiveCall, histories: Sequence[History]) -> Pieces:
     """Cut where any rank ever held one thing on one side and another on the other."""
+    held = [run for history in histories for _, _, runs in history.looks for run in runs]
     bounds = {0, call.nbytes // call.element_bytes}
-    for history in histories:
-        for _, _, runs in history.looks:
-            for _, element, count, _ in runs:
-                bounds |= {element, element + count}
-        bounds |= history.message_bounds
-    ordered = sorted(bounds)
-    return list(pairwise(ordered))
+    bounds |= {bound for _, element, count, _ in held for bound in (element, element + count)}
+    bounds = bounds.union(*(history.message_bounds for history in histories))
+    return list(pairwise(sorted(bounds)))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-SEGMENT_BYTES = 2**20
 _CHAIN_BYTES = 2**14  # the smallest segment of a chain
+SEGMENT_BYTES = 2**20
 """how much of a piece travels at once where an algorithm passes it on while the rest arrives"""
 SMALL_BYTES = 2**16
 """what is never cut: a message costs more than its overlap brings"""

@@ -114,11 +114,7 @@ def _refuse_simulated_nodes(values: Mapping[str, object], places: Places) -> Non
 
 
 def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
-    """Read a spec of any kind from `key=value` options alone; `example` is a command that has some.
-
-    Raises:
-        SpecError: the options do not make such a spec; says which one, and the way out.
-    """
+    """Read a spec of any kind from `key=value` options alone; `example` is a command with some."""
     values: dict[str, object] = {}
     places: Places = {}
     for option in options:
@@ -127,11 +123,7 @@ def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
 
 
 def read_file(kind: type[P], path: Path, options: Iterable[str] = ()) -> P:
-    """Read a spec of any kind from a file, with `key=value` options over it.
-
-    Raises:
-        SpecError: they do not make such a spec; says which line or option, and the way out.
-    """
+    """Read a spec of any kind from a file, with `key=value` options over it."""
     values, places = _read_yaml(path)
     for option in options:
         _apply_override(values, places, option, "name=mine nodes=4")

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Literal
 
 from pydantic import Field
 
 from drumline.core.formatting import counted
-from drumline.spec.parts import ClashError, SpecPart, clash
+from drumline.spec.parts import SpecPart, clash
 
 Axis = Literal["data", "pipeline", "tensor"]
 AXES: tuple[Axis, ...] = ("data", "pipeline", "tensor")
@@ -76,12 +77,10 @@ class Mesh:
         """Return the groups along an axis: ranks whose places differ in that one number."""
         index = AXES.index(axis)
         others = [range(size) if k != index else (0,) for k, size in enumerate(self.shape)]
-        for replica in others[0]:
-            for stage in others[1]:
-                for share in others[2]:
-                    first = self.rank(replica, stage, share)
-                    stride = prod(self.shape[index + 1 :])
-                    yield [first + along * stride for along in range(self.shape[index])]
+        stride = prod(self.shape[index + 1 :])
+        for replica, stage, share in product(*others):
+            first = self.rank(replica, stage, share)
+            yield [first + along * stride for along in range(self.shape[index])]
 
     def group_of(self, axis: Axis, rank: int) -> list[int]:
         """Return the group along an axis that a rank is in."""
@@ -92,11 +91,7 @@ class Mesh:
 
 
 def settle_mesh(given: MeshSpec, kind: str, *, workers: int, nodes: int) -> Mesh:
-    """Fill in what a spec does not say of its mesh: the strategy's own axis takes what is left.
-
-    Raises:
-        ClashError: the axes do not come to as many ranks as will start.
-    """
+    """Fill in what a spec does not say of its mesh: the strategy's own axis takes what is left."""
     world = workers * nodes
     open_axis = _OPEN.get(kind, "data")
     sizes = {axis: getattr(given, axis) for axis in AXES}
@@ -104,23 +99,18 @@ def settle_mesh(given: MeshSpec, kind: str, *, workers: int, nodes: int) -> Mesh
     if sizes[open_axis] is None:
         sizes[open_axis] = max(1, world // taken)
     mesh = Mesh(**{axis: size or 1 for axis, size in sizes.items()})
-    if mesh.size != world:
-        raise _mismatch(mesh, open_axis, workers, nodes)
-    return mesh
-
-
-def _mismatch(mesh: Mesh, axis: Axis, workers: int, nodes: int) -> ClashError:
-    """Give the numbers, and ways out that come out even."""
-    world = workers * nodes
-    others = mesh.size // getattr(mesh, axis)
+    if mesh.size == world:
+        return mesh
+    # say what comes out even
+    others = mesh.size // getattr(mesh, open_axis)
     ways = []
     if mesh.size % nodes == 0:
         ways.append(f"workers={mesh.size // nodes}")
     if world % others == 0:
-        ways.append(f"mesh.{axis}={world // others}")
+        ways.append(f"mesh.{open_axis}={world // others}")
     elif not ways:
         ways.append(f"nodes=1 workers={mesh.size}")
-    return clash(
+    raise clash(
         "world_size_mismatch",
         mesh=mesh,
         ranks=counted(mesh.size, "rank"),

@@ -24,7 +24,6 @@ from drumline.spec.parts import (
     LinkSpec,
     ModelSpec,
     OptimizerSpec,
-    PartitionSpec,
     ScheduleSpec,
     SlowNode,
     SlowRank,
@@ -36,21 +35,6 @@ from drumline.spec.parts import (
     plan_nodes,
 )
 from drumline.spec.strategy import REDUCING_KINDS, StrategySpec, check_split, settle_aggregator
-
-__all__ = [
-    "BUILTIN_MODELS",
-    "CheckpointSpec",
-    "DataSpec",
-    "LinkSpec",
-    "ModelSpec",
-    "OptimizerSpec",
-    "PartitionSpec",
-    "RunSpec",
-    "ScheduleSpec",
-    "SlowNode",
-    "SlowRank",
-    "StrategySpec",
-]
 
 # A part may be written as one word; this is the key that the word stands for.
 SHORTHAND: dict[tuple[str, ...], str] = {
@@ -66,18 +50,13 @@ SHORTHAND: dict[tuple[str, ...], str] = {
 TEXT_DATA = frozenset({"shakespeare"})
 TEXT_MODELS = frozenset({"gpt-mini"})
 BUILTIN_MODELS = ("linear", "mlp", "lenet", "cnn", "gpt-mini")
-
-
 _INIT = re.compile(r"env|tcp|file|tcp://(\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(\d{1,5})|file:///.+")
 
 
 def _check_init(value: str) -> str:
     match = _INIT.fullmatch(value)
     if match is None or int(match.group(2) or 1) not in range(1, 1 << 16):
-        raise ValueError(
-            f"{value!r} is no way for ranks to meet; "
-            "use env, tcp, file, tcp://HOST:PORT or file:///ABSOLUTE/PATH"
-        )
+        raise clash("no_such_init", value=value)
     return value
 
 

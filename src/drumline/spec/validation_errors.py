@@ -27,10 +27,7 @@ _LIKE, _MUCH_LIKE = 0.6, 0.8
 
 
 def explain_error(detail: ErrorDetails, places: Places, spec: type[SpecPart] = RunSpec) -> str:
-    """Turn one of pydantic's errors into a sentence for the person who wrote the spec.
-
-    `spec` is the class that the values are for; its keys are those that can have been meant.
-    """
+    """Turn one of pydantic's errors about the values for a `spec` into a sentence for people."""
     path = tuple(str(part) for part in detail["loc"] if part != "[key]")
     key, place = ".".join(path), _place(path, places)
     match detail["type"]:
@@ -49,7 +46,7 @@ def explain_error(detail: ErrorDetails, places: Places, spec: type[SpecPart] = R
 
 def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
     """Tell what one of our own checks said, at the place of a key that it is about."""
-    if not isinstance(error, ClashError):
+    if not isinstance(error, ClashError) or not error.keys:
         return f"{_place(path, places)}{'.'.join(path)}: {error}"
     concerned = {(*path, *key.split(".")) for key in error.keys}
     concerned |= {key[:-1] for key in concerned if SHORTHAND.get(key[:-1]) == key[-1]}

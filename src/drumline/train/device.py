@@ -22,6 +22,7 @@ import contextlib
 import ctypes
 import os
 import re
+import resource
 import signal
 from collections.abc import Iterator
 from math import ceil
@@ -130,8 +131,6 @@ def limit_memory(nbytes: int) -> None:
         raise UsageError(
             "memory_bytes needs Linux, where a process can be limited to some memory; leave it out"
         )
-    import resource  # not on every system
-
     _set_malloc(mmap_threshold=_LARGE, trim_threshold=_LARGE)
     _, highest = resource.getrlimit(resource.RLIMIT_DATA)
     if highest not in (resource.RLIM_INFINITY, -1) and held + nbytes > highest:
@@ -170,8 +169,6 @@ def check_room(spec: RunSpec) -> None:
     """Raise a MemoryError, while it can still be told, if loading left threads no room."""
     if spec.memory_bytes is None:
         return
-    import resource
-
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if limit - (_read_status("VmData") or 0) < _JOINING:
         raise MemoryError
@@ -183,8 +180,6 @@ def _explain_beginning(spec: RunSpec, limit: int) -> UsageError:
     Lifts the limit, and loads the data once more to see what that takes: only for a process that
     is about to end.
     """
-    import resource
-
     _, highest = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (highest, highest))
     dtype = getattr(torch, spec.dtype)

@@ -1,8 +1,4 @@
-"""The loss: computed, measured on the test set, and checked for NaN and infinity.
-
-In an evaluation every rank takes a share of the test set, and the counts are added up. Where a
-loss, a gradient or a weight is not finite, the error names the first tensor that was not.
-"""
+"""The loss: computed, measured on the test set, and checked for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -54,7 +50,7 @@ def average_loss(own: Sequence[float], device: torch.device) -> float:
 
 @torch.no_grad()
 def evaluate(runner: ModelRunner) -> Score:
-    """Measure loss and accuracy on the test set; every rank calls this and gets the same score."""
+    """Measure loss and accuracy on the test set, a share on each rank; all get the same score."""
     model, axes, test = runner.model, runner.context.axes, runner.context.data.test
     was_training = model.training
     model.eval()

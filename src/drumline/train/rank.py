@@ -1,9 +1,7 @@
 """The process of one rank: which one it is, what surrounds its work, how it reports a failure.
 
 `RankInfo` is read from the variables that torchrun made customary; under mpirun and srun, whose
-variables have other names, `drumline.launch.join` sets these. `rank_process` ends the process with
-its parent, sends its output to the rank's log, and turns an exception into one event that has what
-a person needs to see.
+variables have other names, `drumline.launch.join` sets these.
 """
 
 from __future__ import annotations
@@ -97,8 +95,9 @@ def rank_process(
 ) -> Iterator[tuple[RankInfo, EventWriter]]:
     """Run this process as a rank of a training run; an exception becomes an event and ends it.
 
-    A script may leave by `sys.exit(0)`, and what it has registered with `atexit` is called, as it
-    would be in a process of its own. A rank that trains may not leave before the others.
+    It ends with its parent, too, and what it prints goes to the rank's log. A script may leave by
+    `sys.exit(0)`, and what it has registered with `atexit` is called, as it would be in a process
+    of its own. A rank that trains may not leave before the others.
     """
     die_with_parent()
     info = _read_rank_info()

@@ -36,7 +36,10 @@ class ScalarWriter:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one point of each curve."""
         if self._file is None:
-            self._file = self._create()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            made = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.0"
+            self._file = (self._folder / f"events.out.tfevents.{made}").open("ab")
+            self._file.write(_event(_field(3, _BYTES, b"brain.Event:2")))  # the format's version
         points = b"".join(
             _field(1, _BYTES, _field(1, _BYTES, tag.encode()) + _field(2, _FIXED32, _float(value)))
             for tag, value in values.items()
@@ -48,13 +51,6 @@ class ScalarWriter:
         """Close the file."""
         if self._file is not None:
             self._file.close()
-
-    def _create(self) -> BinaryIO:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.0"
-        file = (self._folder / name).open("ab")
-        file.write(_event(_field(3, _BYTES, b"brain.Event:2")))  # the format's version
-        return file
 
 
 def _event(fields: bytes) -> bytes:

@@ -104,7 +104,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
         write_summary(run, context, runner, result, backend)  # (6)
     if scalars is not None:
         scalars.close()
-    checkpoints.wait()
+    checkpoints.disks.wait()
     runner.close()
     # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
     del trainer, runner, context

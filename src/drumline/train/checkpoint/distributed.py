@@ -12,6 +12,7 @@ sends files by the group's own messages, a chunk at a time, node after node:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import shutil
@@ -49,11 +50,7 @@ class RunCheckpoints:
         self._events = events
         self._own_optimizer_state = spec.strategy.of == "parameters"
         within_s = max(spec.timeout_s, LONG_TIMEOUT_S)
-        self._disks = Disks(run, self._rank, barrier, device=context.device, within_s=within_s)
-
-    def wait(self) -> None:
-        """Wait for every rank, however long its disk takes."""
-        self._disks.wait()
+        self.disks = Disks(run, self._rank, barrier, device=context.device, within_s=within_s)
 
     def save(self, state: TrainState, runner: ModelRunner) -> None:
         """Write a checkpoint, unless a weight is NaN or infinite; blocks until it is there."""
@@ -66,14 +63,13 @@ class RunCheckpoints:
             runner.shard,
             rank=self._rank.rank,
             shared=not self._own_optimizer_state,
-            barrier=self._disks.wait,
-            gather=self._disks.collect,
+            gather=self.disks.collect,
         )
         if path is not None:
             seconds = time.monotonic() - started
             self._events.write("checkpoint", step=state.step, path=str(path), seconds=seconds)
             self._events.flush()
-        self._disks.wait()  # waiting for the writer is no part of the next step
+        self.disks.wait()  # waiting for the writer is no part of the next step
 
     def restore(self, runner: ModelRunner, total_steps: int) -> TrainState | None:
         """Load the newest whole checkpoint, if there is one; refuse one beyond the run's steps."""
@@ -99,10 +95,10 @@ class RunCheckpoints:
 
         found = self._store.newest(damaged) if self._rank.leads else None
         mine = "" if found is None else str(found.state.step)
-        step = self._disks.all_gather("look for a checkpoint", mine)[0]
+        step = self.disks.all_gather("look for a checkpoint", mine)[0]
         if not step:
             return None
-        self._disks.spread(self._store.path_of(int(step)), STATE)
+        self.disks.spread(self._store.path_of(int(step)), STATE)
         return self._store.at(int(step))
 
 
@@ -154,7 +150,10 @@ class Disks:
         A folder that is there already is known by the file `seal` in it.
         """
         for rank in self.elsewhere:
-            known = self.all_gather(f"say what it has for rank {rank}", _hash(folder / seal))
+            own = ""
+            with contextlib.suppress(OSError):
+                own = hash_file(folder / seal)
+            known = self.all_gather(f"say what it has for rank {rank}", own)
             if known[rank] != known[0]:
                 if self._rank.leads:
                     self._send(folder, rank)
@@ -209,13 +208,6 @@ class Disks:
         here = tensor.to(self._device)
         dist.recv(here, sender)
         return here.cpu()
-
-
-def _hash(file: Path) -> str:
-    try:
-        return hash_file(file)
-    except OSError:
-        return ""
 
 
 def _tensor(content: bytes) -> Tensor:

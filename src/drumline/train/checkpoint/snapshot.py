@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypedDict
 
 import safetensors
@@ -30,30 +29,6 @@ from torch.optim import Optimizer
 
 from drumline.core.files import fsync
 from drumline.parallel import ShardSpec
-
-_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {
-        "F64": torch.float64,
-        "F32": torch.float32,
-        "F16": torch.float16,
-        "BF16": torch.bfloat16,
-        "F8_E4M3": torch.float8_e4m3fn,
-        "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-        "F8_E5M2": torch.float8_e5m2,
-        "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-        "I64": torch.int64,
-        "I32": torch.int32,
-        "I16": torch.int16,
-        "I8": torch.int8,
-        "U64": torch.uint64,
-        "U32": torch.uint32,
-        "U16": torch.uint16,
-        "U8": torch.uint8,
-        "BOOL": torch.bool,
-        "C64": torch.complex64,
-    }
-)
-"""as safetensors calls them"""
 
 
 class OptimizerScalars(TypedDict):
@@ -90,12 +65,10 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> S
     for name, param in model.named_parameters():
         for field, value in optimizer.state.get(param, {}).items():
             key = f"{name}:{field}"
-            if not isinstance(value, Tensor):
-                numbers[key] = value
-            elif value.shape == param.shape:
-                tensors[key] = gather(name, value)
+            if isinstance(value, Tensor):
+                tensors[key] = gather(name, value) if value.shape == param.shape else value
             else:
-                tensors[key] = value
+                numbers[key] = value
     return Snapshot(
         model={name: gather(name, tensor) for name, tensor in model.state_dict().items()},
         optimizer=tensors,
@@ -126,52 +99,6 @@ def load_model(model: nn.Module, shard: ShardSpec, saved: Mapping[str, Tensor]) 
         tensor.copy_(shard.cut(name, whole))
 
 
-def load_optimizer(
-    optimizer: Optimizer,
-    model: nn.Module,
-    shard: ShardSpec,
-    saved: Mapping[str, Tensor],
-    scalars: OptimizerScalars,
-) -> None:
-    """Fill an optimizer from a checkpoint, for the parameters that it has, and read no more."""
-    names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
-    numbers = scalars["state"]
-    fields: dict[str, list[str]] = {}
-    for key in [*saved, *numbers]:
-        name, _, field = key.rpartition(":")
-        fields.setdefault(name, []).append(field)
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    state: dict[int, dict[str, object]] = {}
-    for index, param in enumerate(params):
-        name = names[param]
-        where = name if name in fields else shard.aliases.get(name, name)
-        values = {
-            field: numbers[key] if (key := f"{where}:{field}") in numbers else saved[key]
-            for field in fields.get(where, ())
-        }
-        if values:
-            state[index] = {
-                field: shard.cut(name, value)
-                if isinstance(value, Tensor) and value.dim() == param.dim() > 0
-                else value
-                for field, value in values.items()
-            }
-    groups = optimizer.state_dict()["param_groups"]
-    for group, options in zip(groups, scalars["groups"], strict=True):
-        group.update(options)
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-@dataclass(frozen=True)
-class _Location:
-    """Where a tensor lies."""
-
-    path: Path
-    start: int
-    dtype: torch.dtype
-    shape: list[int]
-
-
 class TensorFiles(Mapping[str, Tensor]):
     """The tensors of some files, by name; each is read when it is asked for.
 
@@ -179,7 +106,8 @@ class TensorFiles(Mapping[str, Tensor]):
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._locations: dict[str, _Location] = {}
+        self._locations: dict[str, tuple[Path, int, torch.dtype, list[int]]] = {}
+        """the file of each tensor, its first byte there, dtype and shape"""
         for path in paths:
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
@@ -187,15 +115,14 @@ class TensorFiles(Mapping[str, Tensor]):
             header.pop("__metadata__", None)
             for name, told in header.items():
                 start = 8 + size + told["data_offsets"][0]
-                self._locations[name] = _Location(
-                    path, start, _DTYPES[told["dtype"]], told["shape"]
-                )
+                dtype = safetensors.torch._getdtype(told["dtype"])
+                self._locations[name] = path, start, dtype, told["shape"]
 
     def __getitem__(self, name: str) -> Tensor:
-        at = self._locations[name]
-        tensor = torch.empty(at.shape, dtype=at.dtype)
-        with at.path.open("rb") as file:
-            file.seek(at.start)
+        path, start, dtype, shape = self._locations[name]
+        tensor = torch.empty(shape, dtype=dtype)
+        with path.open("rb") as file:
+            file.seek(start)
             file.readinto(tensor.reshape(-1).view(torch.uint8).numpy().data)
         return tensor
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.core.errors import CheckpointError
@@ -34,12 +34,12 @@ from drumline.train.checkpoint.snapshot import (
     Snapshot,
     TensorFiles,
     load_model,
-    load_optimizer,
     write_tensors,
 )
 
 STATE = "state.json"
 WHOLE = ShardSpec()
+_DAMAGED = (OSError, ValueError, KeyError, TypeError)
 
 
 @dataclass(kw_only=True)
@@ -69,7 +69,7 @@ class Checkpoint:
     def load_model(self, model: nn.Module, shard: ShardSpec = WHOLE) -> None:
         """Put parameters and buffers into a model, or into the part of it that a rank holds."""
         try:
-            load_model(model, shard, self._tensors("model*"))
+            load_model(model, shard, TensorFiles(self._files("model*")))
         except ValueError as error:
             raise CheckpointError(
                 f"{self.path} does not fit the model: {error}; resume with the model that wrote it"
@@ -77,7 +77,7 @@ class Checkpoint:
 
     def weights_sha256(self) -> str:
         """Hash the whole model, one tensor after the other."""
-        return tensors_sha256(self._tensors("model*"))
+        return tensors_sha256(TensorFiles(self._files("model*")))
 
     def load_optimizer(
         self,
@@ -86,16 +86,36 @@ class Checkpoint:
         shard: ShardSpec = WHOLE,
         rank: int | None = None,
     ) -> None:
-        """Put its state into an optimizer; `rank` where each rank has a state of its own."""
-        which = "optimizer*" if rank is None else f"optimizer-rank-{rank}"
-        scalars: OptimizerScalars = {"groups": [], "state": {}}
-        for path in sorted(self.path.glob(f"{which}.safetensors")):
-            saved = self.scalars[path.name]
-            scalars = {"groups": saved["groups"], "state": {**scalars["state"], **saved["state"]}}
-        load_optimizer(optimizer, model, shard, self._tensors(which), scalars)
+        """Fill an optimizer, for the parameters that it has, and read no more.
 
-    def _tensors(self, which: str) -> TensorFiles:
-        return TensorFiles(sorted(self.path.glob(f"{which}.safetensors")))
+        `rank` is given where each rank has a state of its own.
+        """
+        files = self._files("optimizer*" if rank is None else f"optimizer-rank-{rank}")
+        saved, scalars = TensorFiles(files), [self.scalars[file.name] for file in files]
+        numbers = {key: number for part in scalars for key, number in part["state"].items()}
+        names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
+        fields: dict[str, list[str]] = {}
+        for key in [*saved, *numbers]:
+            name, _, field = key.rpartition(":")
+            fields.setdefault(name, []).append(field)
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        state: dict[int, dict[str, object]] = {}
+        for index, param in enumerate(params):
+            name = names[param]
+            where = name if name in fields else shard.aliases.get(name, name)
+            for field in fields.get(where, ()):
+                key = f"{where}:{field}"
+                value = numbers[key] if key in numbers else saved[key]
+                if isinstance(value, Tensor) and value.dim() == param.dim() > 0:
+                    value = shard.cut(name, value)
+                state.setdefault(index, {})[field] = value
+        groups = optimizer.state_dict()["param_groups"]
+        for group, options in zip(groups, scalars[-1]["groups"], strict=True):
+            group.update(options)
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _files(self, which: str) -> list[Path]:
+        return sorted(self.path.glob(f"{which}.safetensors"))
 
 
 class CheckpointStore:
@@ -113,15 +133,13 @@ class CheckpointStore:
         *,
         rank: int,
         shared: bool = True,
-        barrier: Callable[[], None],
-        gather: Callable[[Path], None] | None = None,
+        gather: Callable[[Path], None] = lambda _: None,
     ) -> Path | None:
         """Write a checkpoint; every rank calls this. Returns its path on the leader.
 
         The snapshot is of this rank's part, whole where this rank writes it. Unless the optimizer
-        state of a part's copies is `shared`, each is written. Where several ranks write, `barrier`
-        blocks until all have come; or `gather`, where they write to several disks, brings what they
-        have written into a folder to the leader's.
+        state of a part's copies is `shared`, each is written. Where several ranks write, `gather`
+        blocks until what all have written into a folder is on the leader's disk.
         """
         draft = self._folder / f".draft-{state.step:09d}"
         suffix = f"-part-{shard.part}" if shard.parts > 1 else ""
@@ -136,7 +154,7 @@ class CheckpointStore:
             if shard.writes:
                 write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
             if shard.parts > 1 or not shared:
-                barrier() if gather is None else gather(draft)
+                gather(draft)
             return self._publish(draft, state) if rank == 0 else None
         except OSError as error:
             if rank == 0:  # others leave the draft to the next writer: peers may be writing to it
@@ -153,7 +171,7 @@ class CheckpointStore:
         for path in paths:
             try:
                 return _read(path)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except _DAMAGED as error:
                 damaged(path, str(error))
                 aside = path.with_name(f"damaged-{path.name}")
                 shutil.rmtree(aside, ignore_errors=True)
@@ -193,11 +211,13 @@ class CheckpointStore:
         _write_synced(draft / STATE, json.dumps({**content, "seal": _seal(content)}).encode())
         fsync(draft)
         final = self.path_of(state.step)
-        if _is_whole(final):  # the same step again, after a restart: the same weights
-            shutil.rmtree(draft)
-        else:
+        try:
+            _read(final)
+        except _DAMAGED:
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
+        else:  # the same step again, after a restart: the same weights
+            shutil.rmtree(draft)
         fsync(self._folder)
         left = self._folder.glob(".draft-*")  # by a killed writer
         for old in [*self._paths()[self._keep :], *left]:
@@ -227,14 +247,6 @@ def _read(path: Path) -> Checkpoint:
             raise ValueError(f"{name} does not have the hash that was written with it")
     state = TrainState(**{key: content[key] for key in TrainState.__dataclass_fields__})
     return Checkpoint(path, state, content["scalars"])
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        _read(path)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return True
 
 
 def _write_synced(path: Path, content: bytes) -> None:

@@ -1,10 +1,6 @@
 """What a rank computes a step with, whichever part of the model it holds.
 
-TrainContext   the spec, this rank, its data, its groups: all that there is before the model
-ModelRunner    how a step is computed, with all of the model or with a part of it
-StepInputs     what a step begins with: its number, the learning rate, this rank's samples
-Loss           what those samples came to
-StepClock      what the step's time was spent on, as far as this rank alone can tell
+`StepClock` notes what the step's time was spent on, as far as this rank alone can tell:
 
     │ data │ forward, backward ……………… │ blocked │ update    │
     t0     t1                        b0        b1          t2
@@ -50,7 +46,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainContext:
-    """The spec, this rank, its place in the mesh, its device and its data."""
+    """The spec, this rank, its device, its data, its groups: all that there is before the model."""
 
     spec: RunSpec
     rank: RankInfo
@@ -225,7 +221,7 @@ class StepClock:
 
 @dataclass(frozen=True, kw_only=True)
 class StepInputs:
-    """One step, as it begins."""
+    """What a step begins with; `batch` are this rank's samples."""
 
     number: int
     lr: float
