@@ -43,7 +43,7 @@ def whole(request, tmp_path_factory):
 
 def new_chapter(lab, section):
     """A chapter that is still empty."""
-    return Chapter.alone(lab_text(lab, "en").within(section))
+    return Chapter(text=lab_text(lab, "en").within(section))
 
 
 BAD = re.compile(r"\b(nan|None|inf)\b")

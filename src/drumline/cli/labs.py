@@ -6,7 +6,7 @@ import contextlib
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ from drumline.cli.display import watched
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab
-from drumline.labs.check import CheckResult, Watch, check_lab
-from drumline.labs.explanation import (
+from drumline.labs.check import (
+    CheckResult,
     VerdictExplanation,
+    Watch,
+    check_lab,
     check_title,
     explain_verdict,
     lab_label,
@@ -74,37 +76,16 @@ def start_command(number: int, folder: Path, lang: Language | None) -> None:
         print_text(console, line)
 
 
-LAB_FOLDERS = Path("labs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabRunOptions:
-    """How a lab is to be run."""
-
-    full: bool
-    lang: Language
-    out: Path | None
-    reuse: bool
-    as_json: bool
-
-
-def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
+def run_command(request: LabRequest, *, as_json: bool) -> None:
     """Run `drumline lab run`: run a lab, write it up, and say where the page is."""
     with watched() as watch:
         written = run_lab(
-            LabRequest(
-                number=number,
-                args=args,
-                full=options.full,
-                folder=options.out or LAB_FOLDERS / str(number),
-                lang=options.lang,
-                reuse=options.reuse,
-            ),
+            request,
             watch=watch,
             on_figure=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
         )
-    if options.as_json:
-        print_json({"lab": number, "page": str(written.page), "failed": written.failed})
+    if as_json:
+        print_json({"lab": request.number, "page": str(written.page), "failed": written.failed})
     else:
         print_text(Console(), written.message)
     if written.failed:

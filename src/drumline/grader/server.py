@@ -25,7 +25,7 @@ from typing import TextIO
 
 from drumline.core.json_lines import Message
 from drumline.core.scratch import Scratch
-from drumline.grader import aggregation, optimizers, samplers, timing, training, two_parts
+from drumline.grader import aggregation, optimizers, samplers, training, two_parts
 from drumline.grader.fork import fork, kill_orphans, watch_forks
 from drumline.grader.submission import CheckOutcome, Submission, outcome_of
 
@@ -89,7 +89,7 @@ CHECKS: Mapping[int, tuple[CodeCheck, ...]] = MappingProxyType(
                 )
                 for way in aggregation.METHODS
             ),
-            _of("timing", "timer", timing.check_timer, ranks=2),
+            _of("timing", "timer", aggregation.check_timer, ranks=2),
         ),
         3: (
             _imports("samplers"),

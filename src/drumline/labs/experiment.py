@@ -11,7 +11,7 @@ without measuring.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -117,11 +117,17 @@ class Results:
             self._records[name] = read_record(RunDir(runs_folder(self.folder) / name))
         return self._records[name]
 
-    def runs(self, names: Mapping[str, Iterable[str]]) -> dict[str, list[RunRecord]]:
-        """Return the repeats of several things: all that came to their end, and logged steps."""
-        read = {key: [self.record(name) for name in own] for key, own in names.items()}
-        found = {key: [one for one in own if one and one.curve] for key, own in read.items()}
-        return {key: records for key, records in found.items() if records}
+    def runs(self, names: Mapping[str, str], repeats: int) -> dict[str, list[RunRecord]]:
+        """Return the repeats of several things, `<name>-1`, `<name>-2` … for each seed.
+
+        Those that did not come to their end, or logged no step, are left out.
+        """
+        found = {}
+        for key, name in names.items():
+            records = [self.record(f"{name}-{number}") for number in range(1, repeats + 1)]
+            if ended := [record for record in records if record and record.curve]:
+                found[key] = ended
+        return found
 
     def rows(self, name: str) -> list[Measured]:
         """Return the rows of a measurement; none where it failed."""

@@ -16,8 +16,7 @@ from typing import Any
 
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.labs.experiment import LabSettings, Results, Training, runs_folder
-from drumline.labs.report import build_report
-from drumline.labs.runner import load_lab, run_experiments
+from drumline.labs.runner import build_report, load_lab, run_experiments
 from drumline.launch.probe import Watch
 from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
 from drumline.report.page.folder import read_manifest

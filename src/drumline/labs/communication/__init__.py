@@ -11,7 +11,6 @@ from drumline.labs.communication.experiments import plan_experiments
 
 LAB = Lab(
     number=2,
-    name="communication",
     experiments=plan_experiments,
     chapters={
         "collectives": write_collectives,

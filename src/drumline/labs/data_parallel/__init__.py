@@ -8,7 +8,6 @@ from drumline.labs.data_parallel.scaling import summarize, write_batches, write_
 
 LAB = Lab(
     number=3,
-    name="data_parallel",
     experiments=plan_experiments,
     chapters={
         "partitions": write_partitions,

@@ -114,11 +114,6 @@ def label_groups(ranks: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(bounds[r], bounds[r + 1])) for r in range(ranks))
 
 
-def seed_names(name: str, of: DataParallelPlan) -> list[str]:
-    """Name the repeats of one of lab 3's experiments."""
-    return [f"{name}-{number}" for number in range(1, of.repeats + 1)]
-
-
 def batch_name(batch: int, rule: str) -> str:
     """Name lab 3's run of another global batch, at the `same` learning rate or a `scaled` one."""
     return "shuffle-1" if batch == BATCH else f"batch{batch}-{rule}"

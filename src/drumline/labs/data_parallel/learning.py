@@ -20,7 +20,15 @@ from drumline.labs.data_parallel import experiments as lab
 from drumline.labs.data_parallel.experiments import KINDS, SKEWED
 from drumline.labs.data_parallel.plots import draw_averaging, draw_learning
 from drumline.labs.experiment import TEST_SAMPLES, Results
-from drumline.labs.repeats import CurveRow, Runs, ScoreRow, extremes, ranked, ratio
+from drumline.labs.repeats import (
+    ROUNDING,
+    Runs,
+    extremes,
+    ranked,
+    ratio,
+    tabulate_curves,
+    tabulate_scores,
+)
 from drumline.report.intervals import Interval, compare
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
@@ -35,8 +43,6 @@ _SAME = 0.01
 """accuracies nearer than this are told as the same: one seed cannot tell them apart"""
 _CLEAR = 1.5
 """ranks' losses scatter anyway; what is this many times as much comes from their labels"""
-_EQUAL = 1e-3
-"""losses nearer than this, over a whole run, differ by rounding"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +64,13 @@ class StrategyRow:
 def write_learning(chapter: Chapter, results: Results) -> None:
     """Write lab 3's chapter on loss, accuracy, and who waits for whom, by partition."""
     of = lab.plan(results.settings)
-    runs = results.runs({kind: lab.seed_names(kind, of) for kind in KINDS})
+    runs = results.runs({kind: kind for kind in KINDS}, of.repeats)
     if not runs:
         return
     rows = [_ending(kind, records) for kind, records in runs.items()]
     ends = chapter.tabulate("strategies", StrategyRow, rows)
-    losses = repeats.curve_rows(runs, width=WIDTH)
-    curves = chapter.tabulate("strategy_curves", CurveRow, losses, key="kind")
-    scores = chapter.tabulate("strategy_scores", ScoreRow, repeats.score_rows(runs), key="kind")
+    curves = tabulate_curves(chapter, "strategy_curves", runs, key="kind", width=WIDTH)
+    scores = tabulate_scores(chapter, "strategy_scores", runs, key="kind")
     chapter.picture("strategies", draw_learning, curves, scores, ranks=of.ranks, width=WIDTH)
     chapter.show(ends, "kind", "accuracy", "test_loss", "loss", "step_ms", "wait_share")
     base = chapter.text.name("kind", MIXED)
@@ -168,7 +173,7 @@ def write_averaging(chapter: Chapter, results: Results) -> None:
     one, two = (runs[SKEWED, "sgd", what] for what in ("gradients", "parameters"))
     if one is not None and two is not None and one.curve and two.curve:
         gap = repeats.largest_difference(one, two)
-        chapter.note("linear.rounding" if gap < _EQUAL else "linear.more", gap=gap)
+        chapter.note("linear.rounding" if gap < ROUNDING else "linear.more", gap=gap)
     for what in ("gradients", "parameters"):
         describe_adam(chapter, averaging, what)
     _describe_alone(chapter, alone, averaging)

@@ -13,15 +13,22 @@ from drumline.labs.data_parallel import experiments as lab
 from drumline.labs.data_parallel.learning import WIDTH, StrategyRow
 from drumline.labs.data_parallel.plots import draw_batches, draw_equal_cost, draw_scaling
 from drumline.labs.experiment import Results
-from drumline.labs.repeats import CurveRow, ScoreRow, extremes, ranked, ratio
+from drumline.labs.repeats import (
+    ROUNDING,
+    CurveRow,
+    ScoreRow,
+    extremes,
+    ranked,
+    ratio,
+    tabulate_curves,
+    tabulate_scores,
+)
 from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Sentence
 from drumline.report.runs.record import RunRecord
 
-_EQUAL = 1e-3
-"""losses nearer than this, over a whole run, differ by rounding"""
 _RULES = ("same", "scaled")
 _SMALL = 8
 """steps that a drawn loss of a batch of 128 is the mean of; others so that samples are as many"""
@@ -67,16 +74,14 @@ def write_scaling(chapter: Chapter, results: Results) -> None:
     of = lab.plan(results.settings)
     names = {str(workers): f"workers{workers}" for workers in of.workers}
     names |= {str(of.ranks): "shuffle", lab.CORES: lab.CORES}  # on all workers these are one run
-    found = results.runs({setup: lab.seed_names(name, of) for setup, name in names.items()})
+    found = results.runs(names, of.repeats)
     setups = {setup: records for setup, records in found.items() if records[0].step_s}
     if "1" not in setups:
         return
     rows = [_scaling(setup, records, setups["1"]) for setup, records in setups.items()]
     scaling = chapter.tabulate("scaling", SetupRow, rows)
-    curve_rows = repeats.curve_rows(setups, width=WIDTH)
-    curves = chapter.tabulate("scaling_curves", CurveRow, curve_rows, key="setup")
-    score_rows = repeats.score_rows(setups)
-    scores = chapter.tabulate("scaling_scores", ScoreRow, score_rows, key="setup")
+    curves = tabulate_curves(chapter, "scaling_curves", setups, key="setup", width=WIDTH)
+    scores = tabulate_scores(chapter, "scaling_scores", setups, key="setup")
     equal = chapter.tabulate("equal_time", EqualTimeRow, _at_equal_time(curves, scores))
     chapter.picture("scaling", draw_scaling, scaling)
     chapter.picture("equal_cost", draw_equal_cost, curves, scores)
@@ -193,8 +198,8 @@ def _describe_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, s
     if not same_seed or one.accuracy is None or many.accuracy is None:
         return
     gap = repeats.largest_difference(one, many)
-    began_alike = abs(one.curve[0].loss - many.curve[0].loss) < _EQUAL
-    case = "same" if gap < _EQUAL else "magnified" if began_alike else "different"
+    began_alike = abs(one.curve[0].loss - many.curve[0].loss) < ROUNDING
+    case = "same" if gap < ROUNDING else "magnified" if began_alike else "different"
     change = many.accuracy - one.accuracy
     chapter.note(f"equal_samples.{case}", gap=gap, change=change, workers=setup)
 
@@ -258,8 +263,7 @@ def write_batches(chapter: Chapter, results: Results) -> None:
         if batch != lab.BATCH or rule == _RULES[0]  # there the rules are the same run
     }
     width = {f"{batch} {rule}": max(1, _SMALL * lab.BATCH // batch) for batch, rule in runs}
-    curve_rows = repeats.curve_rows(named, width=width)
-    curves = chapter.tabulate("batch_curves", CurveRow, curve_rows, key="run")
+    curves = tabulate_curves(chapter, "batch_curves", named, key="run", width=width)
     chapter.picture("batches", draw_batches, batches, curves, ranks=of.ranks, lr=f"{lab.LR:g}")
     columns = ("accuracy", "test_loss", "step_ms", "samples_per_s", "comm_share")
     chapter.show(batches, "batch", "rule", "lr", "steps", *columns)

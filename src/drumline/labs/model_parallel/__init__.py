@@ -13,7 +13,6 @@ from drumline.labs.model_parallel.experiments import plan_experiments
 
 LAB = Lab(
     number=4,
-    name="model_parallel",
     experiments=plan_experiments,
     chapters={
         "forms": write_forms,

@@ -12,7 +12,6 @@ from drumline.labs.optimizers.experiments import plan_experiments
 
 LAB = Lab(
     number=1,
-    name="optimizers",
     experiments=plan_experiments,
     chapters={
         "convergence": write_convergence,

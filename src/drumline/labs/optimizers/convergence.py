@@ -20,7 +20,14 @@ from drumline.labs.optimizers.plots import (
     draw_rates,
     draw_sample_order,
 )
-from drumline.labs.repeats import CurveRow, Runs, ScoreRow, ranked, ratio
+from drumline.labs.repeats import (
+    CurveRow,
+    Runs,
+    ranked,
+    ratio,
+    tabulate_curves,
+    tabulate_scores,
+)
 from drumline.report.intervals import Interval, Order, compare
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
@@ -40,8 +47,8 @@ _NEAR = 0.05
 
 def runs_of(results: Results, *, engine: str = "drumline") -> dict[str, list[RunRecord]]:
     """Return lab 1's finished runs of each optimizer."""
-    of = lab.plan(results.settings)
-    return results.runs({name: lab.seed_names(name, of, engine=engine) for name in OPTIMIZERS})
+    names = {name: f"{name}{lab.ENGINES[engine]}" for name in OPTIMIZERS}
+    return results.runs(names, lab.plan(results.settings).repeats)
 
 
 def _amount(value: float) -> str:
@@ -80,9 +87,8 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     if not runs:
         return
     ends = chapter.tabulate("ends", EndRow, _ends(runs))
-    losses = repeats.curve_rows(runs, width=WIDTHS)
-    curves = chapter.tabulate("curves", CurveRow, losses, key="optimizer")
-    scores = chapter.tabulate("scores", ScoreRow, repeats.score_rows(runs), key="optimizer")
+    curves = tabulate_curves(chapter, "curves", runs, key="optimizer", width=WIDTHS)
+    scores = tabulate_scores(chapter, "scores", runs, key="optimizer")
     equal = chapter.tabulate("equal", EqualRow, _at_equal_cost(curves))
     chapter.picture("descent", draw_convergence, curves, width=WIDTH)
     chapter.picture("accuracy", draw_accuracy, scores)
@@ -278,8 +284,7 @@ def write_sample_order(chapter: Chapter, results: Results) -> None:
     if not runs:
         return
     steps = min(len(record.curve) for records in runs.values() for record in records.values())
-    of = lab.plan(results.settings)
-    seeds = results.runs({name: lab.seed_names(name, of) for name in runs})
+    seeds = runs_of(results)
     rows = [
         ScatterRow(
             optimizer=name,

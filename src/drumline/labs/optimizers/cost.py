@@ -14,7 +14,7 @@ from drumline.labs.experiment import Results
 from drumline.labs.optimizers.convergence import WIDTHS, runs_of
 from drumline.labs.optimizers.experiments import CHUNK, WHOLE
 from drumline.labs.optimizers.plots import draw_engines, draw_profile
-from drumline.labs.repeats import CurveRow, Runs, extremes, ratio
+from drumline.labs.repeats import ROUNDING, Runs, extremes, ratio, tabulate_curves
 from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.report.page import table as form
@@ -23,8 +23,6 @@ from drumline.report.runs.record import RunRecord
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """tensors as large as the weights that an optimizer keeps from step to step"""
 _FLOAT = 4
-_ROUNDING = 1e-3
-"""losses nearer than this, over a whole run, differ by rounding"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +49,7 @@ def write_engines(chapter: Chapter, results: Results) -> None:
     tables = []
     for name, runs in (("torch_curves", theirs), ("our_curves", ours)):
         compared = {row.optimizer: runs[row.optimizer] for row in rows}
-        curves = repeats.curve_rows(compared, width=WIDTHS)
-        tables.append(chapter.tabulate(name, CurveRow, curves, key="optimizer"))
+        tables.append(tabulate_curves(chapter, name, compared, key="optimizer", width=WIDTHS))
     chapter.picture("engines", draw_engines, *tables[::-1], engines)
     chapter.show(engines, "optimizer", "largest", "same", "repeats", "step_ratio", "update_ratio")
     for row in rows:
@@ -142,7 +139,7 @@ def write_profile(chapter: Chapter, results: Results) -> None:
         return
     for pair in repeats.pairs_of_seeds(runs["gd"], cases[WHOLE]):  # one: the first seed
         gap = repeats.largest_difference(*pair)
-        key = "whole.rounding" if gap < _ROUNDING else "whole.more"
+        key = "whole.rounding" if gap < ROUNDING else "whole.more"
         memory = at_once.peak_bytes.middle / gd.peak_bytes.middle
         chapter.note(key, whole=at_once, chunks=gd, ratio=memory, gap=gap)
 

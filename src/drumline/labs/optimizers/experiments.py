@@ -26,6 +26,8 @@ from drumline.labs.experiment import (
     choose_data,
 )
 
+ENGINES = {"drumline": "", "torch": "-torch"}
+"""whose optimizer it is, and what is behind its name in that of a run"""
 OPTIMIZERS = ("gd", "sgd", "momentum", "adam")
 RATES = {"gd": 0.1, "sgd": 0.1, "momentum": 0.02, "adam": 0.001}
 """learning rates"""
@@ -74,12 +76,6 @@ def plan(settings: LabSettings) -> OptimizersPlan:
     return OptimizersPlan(repeats=3, factors=factors, **lengths)
 
 
-def seed_names(optimizer: str, of: OptimizersPlan, *, engine: str = "drumline") -> list[str]:
-    """Name lab 1's repeats of an optimizer."""
-    by = "-torch" if engine == "torch" else ""
-    return [f"{optimizer}{by}-{number}" for number in range(1, of.repeats + 1)]
-
-
 def learning_rate(optimizer: str, factor: float) -> float:
     """Return lab 1's learning rate at a multiple of the usual one, rounded: 0.3 for 3 · 0.1."""
     return float(f"{RATES[optimizer] * factor:g}")
@@ -103,8 +99,8 @@ def plan_experiments(settings: LabSettings) -> list[Experiment]:
     found: list[Experiment] = []
     for number in range(of.repeats):
         for optimizer in OPTIMIZERS:
-            for engine in ("drumline", "torch"):
-                name = seed_names(optimizer, of, engine=engine)[number]
+            for engine, end in ENGINES.items():
+                name = f"{optimizer}{end}-{number + 1}"
                 options = {"seed": settings.seed + number, "optimizer": {"engine": engine}}
                 found.append(_train(settings, name, optimizer, of.length(optimizer), options))
     for optimizer in ORDERED:
