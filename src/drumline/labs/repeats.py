@@ -11,10 +11,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from drumline.labs.chapter import Chapter
-from drumline.report.intervals import Interval, mean_interval, middle_of, ratio_interval
+from drumline.report.intervals import Interval, mean_interval, ratio_interval
 from drumline.report.page.table import Table
 from drumline.report.runs.record import CurvePoint, RunRecord
 
@@ -22,7 +21,6 @@ Runs = Mapping[str, Sequence[RunRecord]]
 """runs by what they show; the runs of one differ in their seed alone"""
 ROUNDING = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,23 +52,6 @@ class LossRow:
     key: str
     step: int
     loss: float
-
-
-def ranked(
-    rows: Iterable[R], value: Callable[[R], float | Interval | None], *, reverse: bool = False
-) -> list[R]:
-    """Return rows of a lab's table that have a value, sorted by it; equal ones as they stood."""
-    known = [(row, found) for row in rows if (found := value(row)) is not None]
-    known.sort(key=lambda pair: middle_of(pair[1]), reverse=reverse)
-    return [row for row, _ in known]
-
-
-def extremes(
-    rows: Sequence[R], value: Callable[[R], float | Interval | None]
-) -> tuple[R, R] | tuple[None, None]:
-    """Return the rows of a lab's table with the least and the most; of one value alone, neither."""
-    rising, falling = ranked(rows, value), ranked(rows, value, reverse=True)
-    return (rising[0], falling[0]) if len(rising) > 1 else (None, None)
 
 
 def ratio(first: float | None, second: float | None) -> float | None:

@@ -38,17 +38,7 @@ from drumline.labs.experiment import (
 )
 from drumline.labs.text import SHARED, LabText, lab_text
 from drumline.launch.probe import Watch
-from drumline.report.page.blocks import (
-    Block,
-    Facts,
-    Markdown,
-    Notice,
-    OwnWords,
-    Paragraph,
-    Report,
-    Section,
-    excerpt,
-)
+from drumline.report.page import blocks
 from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_own_words, write_report
 from drumline.report.page.table import seconds
 from drumline.report.page.translator import Language
@@ -236,30 +226,35 @@ class ExperimentRow:
 
 def build_report(
     lab: Lab, results: Results, machine: Machine, own_words: str, lang: Language
-) -> Report:
+) -> blocks.Report:
     """Put a lab's report together."""
     text = lab_text(SHARED, lang)
     entry = find_lab(lab.number)
     found = lab.write_up(results, lang)
     parameters = Chapter(text=text.within("parameters"))
     _write_parameters(parameters, results, lab.experiments(results.settings), machine)
-    written = OwnWords(file=WORDS, text=own_words)
+    written = blocks.OwnWords(file=WORDS, text=own_words)
     command = f"drumline lab run {lab.number}{_options(results.settings)}"
-    contents: dict[str, Sequence[Block]] = {
-        "principle": [Markdown(text=read_principle(entry, lang))],
-        "code": [Paragraph(said=[text("code")]), *(excerpt(*where) for where in read_code(entry))],
+    contents: dict[str, Sequence[blocks.Block]] = {
+        "principle": [blocks.Markdown(text=read_principle(entry, lang))],
+        "code": [
+            blocks.Paragraph(said=[text("code")]),
+            *(blocks.excerpt(*where) for where in read_code(entry)),
+        ],
         "parameters": parameters.results,
         "results": [*_gaps(results, text), *found.results],
-        "analysis": [*found.analysis, Paragraph(said=[text("own_words")]), written],
-        "again": [Markdown(text=f"```\n{command}\n```\n\n{text.text('again')}")],
+        "analysis": [*found.analysis, blocks.Paragraph(said=[text("own_words")]), written],
+        "again": [blocks.Markdown(text=f"```\n{command}\n```\n\n{text.text('again')}")],
     }
     sections = [
-        Section(slug=slug, heading=text.text(f"sections.{slug}"), blocks=blocks)
-        for slug, blocks in contents.items()
+        blocks.Section(slug=slug, heading=text.text(f"sections.{slug}"), blocks=own)
+        for slug, own in contents.items()
     ]
     title = text.text("title").format(number=lab.number, title=entry.text("title", lang))
     tables = [*found.tables, *parameters.tables.values()]
-    return Report(title=title, lang=lang, summary=found.summary, sections=sections, tables=tables)
+    return blocks.Report(
+        title=title, lang=lang, summary=found.summary, sections=sections, tables=tables
+    )
 
 
 def _options(settings: LabSettings) -> str:
@@ -292,7 +287,7 @@ def _write_parameters(
         "load": str(machine.get("load_1min", "?")),
     }
     items = [(text.text(f"facts.{name}"), fact) for name, fact in facts.items()]
-    chapter.results.append(Facts(items=items))
+    chapter.results.append(blocks.Facts(items=items))
     listed = chapter.tabulate("experiments", ExperimentRow, _listed(experiments, results))
     columns = ("name", "ranks", "nodes", "seed", "train_s", "weights_sha256")
     chapter.show(listed, *columns, folded=True)
@@ -315,11 +310,9 @@ def _listed(experiments: Sequence[Experiment], results: Results) -> Iterator[Exp
         )
 
 
-def _gaps(results: Results, text: LabText) -> list[Notice]:
+def _gaps(results: Results, text: LabText) -> list[blocks.Notice]:
     """Tell what failed, and where figures cannot be in the page's language."""
-    notices = [
-        Notice(said=text("failed", name=name, why=why)) for name, why in results.failed.items()
-    ]
+    said = [text("failed", name=name, why=why) for name, why in results.failed.items()]
     if text.lang == Language.ZH and chinese_font() is None:
-        notices.append(Notice(said=text("no_font")))
-    return notices
+        said.append(text("no_font"))
+    return [blocks.Notice(said=one) for one in said]

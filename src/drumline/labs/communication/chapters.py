@@ -9,14 +9,7 @@ from typing import Annotated
 
 from drumline.core.formatting import format_size
 from drumline.labs.chapter import Chapter
-from drumline.labs.communication.experiments import (
-    AVERAGES,
-    COMPRESSED,
-    DELAY_MS,
-    DELAYED,
-    LATE_RANK,
-    OF,
-)
+from drumline.labs.communication import experiments as lab
 from drumline.labs.communication.plots import (
     draw_curves,
     draw_delays,
@@ -25,8 +18,8 @@ from drumline.labs.communication.plots import (
     draw_strategies,
 )
 from drumline.labs.experiment import Measured, Results
-from drumline.labs.repeats import LossRow, ranked, ratio, smoothed
-from drumline.report.intervals import Interval, Order, compare, divide, quartile_interval
+from drumline.labs.repeats import LossRow, ratio, smoothed
+from drumline.report.intervals import Interval, Order, compare, divide, quartile_interval, ranked
 from drumline.report.page import table as form
 from drumline.report.runs.record import RunRecord
 
@@ -271,7 +264,7 @@ def write_delays(chapter: Chapter, results: Results) -> None:
     if not rows:
         return
     delays = chapter.tabulate("delays", DelayRow, rows)
-    late = {"rank": LATE_RANK, "delay": DELAY_MS}
+    late = {"rank": lab.LATE_RANK, "delay": lab.DELAY_MS}
     chapter.picture("delays", draw_delays, delays, **late)
     columns = ("even_ms", "late_ms", "added_ms", "wait_ms_of_others", "blame")
     chapter.show(delays, "kind", *columns)
@@ -281,13 +274,13 @@ def write_delays(chapter: Chapter, results: Results) -> None:
 
 
 def _delays(results: Results) -> Iterator[DelayRow]:
-    for kind in DELAYED:
+    for kind in lab.DELAYED:
         even, late = results.record(f"even-{kind}"), results.record(f"late-{kind}")
         if even is None or late is None or not even.step_s or not late.step_s:
             continue
         ledger = late.ledger
         assert ledger is not None
-        others = [row.exposed_wait_s for row in ledger.ranks if row.rank != LATE_RANK]
+        others = [row.exposed_wait_s for row in ledger.ranks if row.rank != lab.LATE_RANK]
         before, after = _quartiles(even), _quartiles(late)
         yield DelayRow(
             kind=kind,
@@ -295,7 +288,7 @@ def _delays(results: Results) -> Iterator[DelayRow]:
             late_ms=after,
             added_ms=after.middle - before.middle,
             wait_ms_of_others=statistics.fmean(others) * 1e3 / max(1, ledger.steps),
-            blame=ledger.blame[LATE_RANK],
+            blame=ledger.blame[lab.LATE_RANK],
         )
 
 
@@ -338,8 +331,8 @@ def write_choices(chapter: Chapter, results: Results) -> None:
     for row in choices:
         if row.average == "sum" and row.of in means:
             _compare_sum(chapter, means[row.of], row)
-    chapter.note("means", **{of: means.get(of) for of in OF})
-    if len(compression) == len(COMPRESSED):
+    chapter.note("means", **{of: means.get(of) for of in lab.OF})
+    if len(compression) == len(lab.COMPRESSED):
         full, half = compression
         bytes_sent = ratio(half.bytes_per_step, full.bytes_per_step)
         step = divide(half.step_ms, full.step_ms)
@@ -347,8 +340,8 @@ def write_choices(chapter: Chapter, results: Results) -> None:
 
 
 def _choices(results: Results) -> Iterator[ChoiceRow]:
-    for of in OF:
-        for average in AVERAGES:
+    for of in lab.OF:
+        for average in lab.AVERAGES:
             name = f"{average}-{of}"
             record = results.record(name)
             diverged = record is None and results.diverged(name)
@@ -364,7 +357,7 @@ def _choices(results: Results) -> Iterator[ChoiceRow]:
 
 
 def _compression(results: Results) -> Iterator[CompressionRow]:
-    for compress in COMPRESSED:
+    for compress in lab.COMPRESSED:
         record = results.record(f"compress-{compress}")
         if record is not None and record.step_s and record.ledger is not None:
             yield CompressionRow(
@@ -376,8 +369,8 @@ def _compression(results: Results) -> Iterator[CompressionRow]:
 
 
 def _curves(results: Results) -> Iterator[LossRow]:
-    names = [f"{average}-{of}" for of in OF for average in AVERAGES]
-    for name in (*names, *(f"compress-{compress}" for compress in COMPRESSED)):
+    names = [f"{average}-{of}" for of in lab.OF for average in lab.AVERAGES]
+    for name in (*names, *(f"compress-{compress}" for compress in lab.COMPRESSED)):
         record = results.until_then(name) if results.diverged(name) else results.record(name)
         curve = [] if record is None else record.curve
         for point in smoothed(curve, max(1, len(curve) // 30)):

@@ -29,7 +29,6 @@ from drumline.labs.experiment import (
 
 KINDS = ("shuffle", "random", "sampling", "by_label", "dirichlet")
 """the first is what the others are compared with"""
-SKEWED = "by_label"
 CORES = "cores"
 """one process with all cores of the machine"""
 ALPHA = 0.5
