@@ -10,6 +10,7 @@ without measuring.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ class Results:
         if not self.has(name):
             return None
         if name not in self._records:
-            self._records[name] = read_record(RunDir(runs_folder(self.folder) / name))
+            self._records[name] = self.until_then(name)
         return self._records[name]
 
     def runs(self, names: Mapping[str, str], repeats: int) -> dict[str, list[RunRecord]]:
@@ -147,11 +148,9 @@ TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}
 def choose_data(settings: LabSettings) -> str:
     """Return the name of a lab's data set: all of MNIST in the long form, where it was fetched."""
     if settings.full:
-        try:
+        with contextlib.suppress(DataError):
             find_files(MNIST)
-        except DataError:
-            return "mnist-mini"
-        return "mnist"
+            return "mnist"
     return "mnist-mini"
 
 

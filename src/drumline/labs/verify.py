@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -95,10 +96,8 @@ def _compare(table: Table[Any], file: Path) -> Iterator[str]:
         return
     theirs, ours = text.splitlines(), table.to_csv().splitlines()
     if theirs != ours:
-        line = next(
-            (n for n, (a, b) in enumerate(zip(theirs, ours, strict=False), start=1) if a != b),
-            min(len(theirs), len(ours)) + 1,
-        )
+        pairs = enumerate(itertools.zip_longest(theirs, ours), start=1)
+        line = next(number for number, (one, other) in pairs if one != other)
         yield f"data/{file.name}, line {line}: the runs give other numbers"
 
 

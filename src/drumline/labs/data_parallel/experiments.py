@@ -74,11 +74,6 @@ class DataParallelPlan:
     epochs: int
     batches: tuple[int, ...]
 
-    @property
-    def local_batch(self) -> int:
-        """Samples per step of one rank."""
-        return BATCH // self.ranks
-
 
 def plan(settings: LabSettings) -> DataParallelPlan:
     """Say how large lab 3 is with these settings: ranks, workers, repeats, epochs, batches.
@@ -93,13 +88,14 @@ def plan(settings: LabSettings) -> DataParallelPlan:
             f"fewer, not {ranks}"
         )
     counts = {2**k for k in range(8) if 2**k < ranks} | {ranks}
-    if settings.full:
-        workers = tuple(sorted(counts | ({3} if ranks > 3 else set())))
-        batches = (32, 64, 128, 256, 512, 1024)
-        return DataParallelPlan(ranks=ranks, workers=workers, repeats=5, epochs=6, batches=batches)
-    workers = tuple(sorted(counts))
+    if settings.full and ranks > 3:
+        counts.add(3)
     return DataParallelPlan(
-        ranks=ranks, workers=workers, repeats=3, epochs=4, batches=(32, 128, 512)
+        ranks=ranks,
+        workers=tuple(sorted(counts)),
+        repeats=5 if settings.full else 3,
+        epochs=6 if settings.full else 4,
+        batches=(32, 64, 128, 256, 512, 1024) if settings.full else (32, 128, 512),
     )
 
 
@@ -162,12 +158,11 @@ def _averaging(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training
 
 
 def _alone(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training]:
-    share = SAMPLES[choose_data(settings)] // of.ranks
-    data: Options = {"batch": of.local_batch, "samples": share}
-    yield _train(settings, alone_name(None), 1, {"data": data})
+    batch, share = BATCH // of.ranks, SAMPLES[choose_data(settings)] // of.ranks
+    yield _train(settings, alone_name(None), 1, {"data": {"batch": batch, "samples": share}})
     for part, labels in enumerate(label_groups(of.ranks)[:_LABELS]):
         partition = {"kind": "by_label", "labels": [list(labels)]}
-        data = {"batch": of.local_batch, "partition": partition}
+        data = {"batch": batch, "partition": partition}
         yield _train(settings, alone_name(part), 1, {"data": data})
 
 

@@ -221,10 +221,11 @@ def _ranks(row: CaseRow) -> Iterator[RankRow]:
 
     columns = of(row.peak_bytes), of(_sent(row)), of(_idle(row), 1e3), of(row.bubble_idle_s, 1e3)
     for rank, (peak, sent, idle, bubble) in enumerate(zip(*columns, strict=False)):
-        numbers = {
-            "peak_bytes": peak,
-            "sent_bytes": sent,
-            "idle_ms": idle,
-            "bubble_idle_ms": bubble,
-        }
-        yield RankRow(case=row.case, rank=rank, **numbers)
+        yield RankRow(
+            case=row.case,
+            rank=rank,
+            peak_bytes=peak,
+            sent_bytes=sent,
+            idle_ms=idle,
+            bubble_idle_ms=bubble,
+        )
