@@ -79,7 +79,9 @@ def check_adam(submission: Submission) -> None:
     for mistake, facts, variant in _VARIANTS:
         if _same(seen, adam_weights(variant)):
             raise Wrong(mistake, picture=picture, **facts)
-    raise Wrong("adam-differs", picture=picture, step=_first_step_off(seen, expected))
+    pairs = enumerate(zip(seen, expected, strict=True), start=1)
+    off = next(step for step, (mine, right) in pairs if not _same([mine], [right]))
+    raise Wrong("adam-differs", picture=picture, step=off)
 
 
 def _check_plain(seen: Weights, name: str) -> None:
@@ -245,11 +247,6 @@ def _same(seen: Weights, expected: Weights) -> bool:
         for one, other in zip(seen, expected, strict=True)
         for mine, theirs in zip(one, other, strict=True)
     )
-
-
-def _first_step_off(seen: Weights, expected: Weights) -> int:
-    pairs = enumerate(zip(seen, expected, strict=True), start=1)
-    return next(step for step, (one, other) in pairs if not _same([one], [other]))
 
 
 def _first_off(seen: Weights, expected: Weights) -> int:
