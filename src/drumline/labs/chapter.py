@@ -68,7 +68,7 @@ class Chapter:
         folded: bool = False,
         forms: Mapping[str, NumberFormat] = MappingProxyType({}),
     ) -> None:
-        """Show some columns of a table; one without rows is left out.
+        """Show some columns of a table, or all; one without rows is left out.
 
         Its title has a `key` of its own where it is shown more than once, and is all that is seen
         until it is opened where it is `folded`; `forms` are those that differ from sentences'.
@@ -86,7 +86,7 @@ class Chapter:
                 align="right" if written[column] else "left",
                 labels=self.text.names(column),
             )
-            for column in columns
+            for column in columns or table.forms
         ]
         title = text(f"{section}.title")
         self.results.append(TableBlock(table=table, columns=shown, title=title, folded=folded))
@@ -96,7 +96,6 @@ class Chapter:
     ) -> None:
         """Show a figure, drawn from tables: `draw(plot, *tables)`; holes are its title's."""
         text = self.text.within(f"figures.{name}")
-
         picture = Picture(
             name=name,
             title=self._part(f"figures.{name}.title", holes),

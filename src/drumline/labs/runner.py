@@ -289,8 +289,7 @@ def _write_parameters(
     items = [(text.text(f"facts.{name}"), fact) for name, fact in facts.items()]
     chapter.results.append(blocks.Facts(items=items))
     listed = chapter.tabulate("experiments", ExperimentRow, _listed(experiments, results))
-    columns = ("name", "ranks", "nodes", "seed", "train_s", "weights_sha256")
-    chapter.show(listed, *columns, folded=True)
+    chapter.show(listed, folded=True)
 
 
 def _listed(experiments: Sequence[Experiment], results: Results) -> Iterator[ExperimentRow]:

@@ -75,11 +75,9 @@ def write_collectives(chapter: Chapter, results: Results) -> None:
     collectives = chapter.tabulate("collectives", AllReduceRow, rows)
     chapter.picture("sizes", draw_sizes, collectives)
     chapter.picture("splits", draw_splits, collectives)
-    columns = ("ms", "wait_ms", "transfer_ms", "predicted_ms", "error")
-    chapter.show(collectives, "algorithm", "ranks", "bytes", *columns, folded=True)
+    chapter.show(collectives, folded=True)
     if sent := list(_sent(measured)):
-        table = chapter.tabulate("bytes", BytesRow, sent)
-        chapter.show(table, "algorithm", "ranks", "bytes", "sent", "of_tensor")
+        chapter.show(chapter.tabulate("bytes", BytesRow, sent))
     _describe_fastest(chapter, rows)
     _describe_waits(chapter, [row for row in rows if row.wait_ms + row.transfer_ms > 0])
     _describe_rings(chapter, sent)
@@ -190,10 +188,8 @@ def write_strategies(chapter: Chapter, results: Results) -> None:
     aggregation = chapter.tabulate("aggregation", RankStepRow, map(_aggregation, measured))
     strategies = chapter.tabulate("strategies", BottleneckRow, _strategies(aggregation.records))
     chapter.picture("strategies", draw_strategies, aggregation, strategies)
-    columns = ("situation", "kind", "step_ms", "over_even", "wait_share")
-    ranks = ("waits_most", "waited_for")
-    written = dict.fromkeys(ranks, chapter.text.text("rank").format)
-    chapter.show(strategies, *columns, *ranks, forms=written)
+    written = chapter.text.text("rank").format
+    chapter.show(strategies, forms=dict.fromkeys(("waits_most", "waited_for"), written))
     for situation in ("slow cpu", "slow link"):
         _describe_bottleneck(chapter, situation, strategies.where(situation=situation))
 
@@ -266,8 +262,7 @@ def write_delays(chapter: Chapter, results: Results) -> None:
     delays = chapter.tabulate("delays", DelayRow, rows)
     late = {"rank": lab.LATE_RANK, "delay": lab.DELAY_MS}
     chapter.picture("delays", draw_delays, delays, **late)
-    columns = ("even_ms", "late_ms", "added_ms", "wait_ms_of_others", "blame")
-    chapter.show(delays, "kind", *columns)
+    chapter.show(delays)
     for row in rows:
         longer = compare(row.late_ms, row.even_ms) is Order.MORE
         chapter.note("longer" if longer else "level", row=row, **late)
@@ -323,10 +318,8 @@ def write_choices(chapter: Chapter, results: Results) -> None:
     if curves := list(_curves(results)):
         table = chapter.tabulate("curves", LossRow, curves, key="name")
         chapter.picture("curves", draw_curves, table)
-    how = chapter.table("choices", ChoiceRow)
-    chapter.show(how, "of", "average", "loss", "accuracy", "diverged_at")
-    sent = chapter.table("compression", CompressionRow)
-    chapter.show(sent, "compress", "bytes_per_step", "step_ms", "accuracy")
+    chapter.show(chapter.table("choices", ChoiceRow))
+    chapter.show(chapter.table("compression", CompressionRow))
     means = {row.of: row for row in choices if row.average == "mean" and row.accuracy is not None}
     for row in choices:
         if row.average == "sum" and row.of in means:

@@ -179,8 +179,8 @@ def write_averaging(chapter: Chapter, results: Results) -> None:
     averaging = chapter.tabulate("averaging", AveragingRow, averaged)
     alone = chapter.tabulate("alone", AloneRow, parts)
     chapter.picture("hidden", draw_averaging, local, averaging, alone, width=WIDTH)
-    chapter.show(averaging, "kind", "optimizer", "averaged", "accuracy", "test_loss")
-    chapter.show(alone, "part", "samples", "accuracy")
+    chapter.show(averaging)
+    chapter.show(alone)
     _describe_local(chapter, local)
     one, two = (runs[SKEWED, "sgd", what] for what in ("gradients", "parameters"))
     if one is not None and two is not None and one.curve and two.curve:

@@ -90,7 +90,7 @@ def write_scaling(chapter: Chapter, results: Results) -> None:
     chapter.picture("scaling", draw_scaling, scaling)
     chapter.picture("equal_cost", draw_equal_cost, curves, scores)
     chapter.show(scaling, "setup", "step_ms", "speedup", "efficiency", "samples_per_s", "accuracy")
-    chapter.show(equal, "setup", "within_s", "samples", "loss", "accuracy")
+    chapter.show(equal)
     many = [row for row in rows if row.setup not in ("1", lab.CORES)]
     for row in many:
         if row.speedup is not None:
@@ -311,8 +311,7 @@ def write_batches(chapter: Chapter, results: Results) -> None:
     width = {f"{batch} {rule}": max(1, _SMALL * lab.BATCH // batch) for batch, rule in runs}
     curves = repeats.tabulate_curves(chapter, "batch_curves", named, key="run", width=width)
     chapter.picture("batches", draw_batches, batches, curves, ranks=of.ranks, lr=f"{lab.LR:g}")
-    columns = ("accuracy", "test_loss", "step_ms", "samples_per_s", "comm_share")
-    chapter.show(batches, "batch", "rule", "lr", "steps", *columns)
+    chapter.show(batches)
     _describe_speed(chapter, batches.where(rule=_RULES[0]))
     _describe_accuracy(chapter, batches)
 

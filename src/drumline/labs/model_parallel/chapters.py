@@ -325,8 +325,7 @@ def write_losses(chapter: Chapter, _results: Results) -> None:
     cases = find_cases(chapter)
     if cases.curves.rows:
         chapter.picture("curves", draw_curves, cases.curves)
-    columns = ("rank", "peak_bytes", "sent_bytes", "idle_ms", "bubble_idle_ms")
-    chapter.show(cases.ranks, "case", *columns, folded=True)
+    chapter.show(cases.ranks, folded=True)
     chapter.add(_write_agreement(chapter, cases))
     _describe_weights(chapter, cases)
 

@@ -85,7 +85,7 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     chapter.picture("descent", draw_convergence, curves, width=WIDTH)
     chapter.picture("accuracy", draw_accuracy, scores)
     chapter.show(ends, "optimizer", "lr", "steps", "samples", "train_s", "loss", "accuracy")
-    chapter.show(equal, "by", "at", "optimizer", "steps", "loss")
+    chapter.show(equal)
     _describe_accuracy(chapter, runs, ends)
     for by in ("step", "samples", "seconds"):
         rows = ranked(equal.where(by=by), lambda row: row.loss)
@@ -345,7 +345,7 @@ def write_sample_order(chapter: Chapter, results: Results) -> None:
     ]
     table = chapter.tabulate("orders", OrderRow, walks)
     chapter.picture("chance", draw_sample_order, table, orders=max(map(len, runs.values())))
-    chapter.show(scatter, "optimizer", "steps", "over_orders", "over_seeds", "rises")
+    chapter.show(scatter)
     for row in rows:
         chapter.note("scatter", row=row)
     gd, sgd = (scatter.first(optimizer=name) for name in ("gd", "sgd"))
