@@ -24,7 +24,6 @@ from drumline.labs.repeats import LossRow
 from drumline.report.intervals import Interval, divide, quartile_interval
 from drumline.report.ledger.accounts import step_seconds, warm_steps
 from drumline.report.page import table as form
-from drumline.report.page.table import Table
 
 ALONE, ALONE_AGAIN = "alone", "alone again"
 _HASH_LENGTH = 16
@@ -86,15 +85,15 @@ class BaselineRow:
     peak_bytes: Annotated[int | None, form.size]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cases:
-    """The tables of all cases that came to their end."""
+    """The tables of all cases that came to their end, which lab 4's first chapter has made."""
 
-    forms: Table[FormRow]
-    ranks: Table[RankRow]
-    baseline: BaselineRow | None
-    curves: Table[LossRow]
-    trace: Table[TraceRow]
+    def __init__(self, chapter: Chapter) -> None:
+        self.forms = chapter.table("forms", FormRow)
+        self.ranks = chapter.table("ranks", RankRow)
+        self.baseline = chapter.table("baseline", BaselineRow).first()
+        self.curves = chapter.table("curves", LossRow)
+        self.trace = chapter.table("trace", TraceRow)
 
     @property
     def drift(self) -> float:
@@ -104,17 +103,6 @@ class Cases:
     def split(self) -> list[FormRow]:
         """Return those that are not one process alone."""
         return [row for row in self.forms.records if row.form != "alone"]
-
-
-def find_cases(chapter: Chapter) -> Cases:
-    """Return the tables of lab 4's cases, which its first chapter has made."""
-    return Cases(
-        forms=chapter.table("forms", FormRow),
-        ranks=chapter.table("ranks", RankRow),
-        baseline=chapter.table("baseline", BaselineRow).first(),
-        curves=chapter.table("curves", LossRow),
-        trace=chapter.table("trace", TraceRow),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +138,7 @@ def tabulate_cases(chapter: Chapter, results: Results) -> Cases:
         ]
         if trace:
             chapter.tabulate("trace", TraceRow, trace)
-    return find_cases(chapter)
+    return Cases(chapter)
 
 
 def _read(results: Results) -> list[_Ended]:

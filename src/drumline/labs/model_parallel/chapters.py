@@ -16,7 +16,6 @@ from drumline.labs.model_parallel.cases import (
     Cases,
     FormRow,
     RankRow,
-    find_cases,
     tabulate_cases,
 )
 from drumline.labs.model_parallel.experiments import SWEPT
@@ -163,7 +162,7 @@ def compare_with_data(chapter: Chapter, cases: Cases) -> None:
 
 def write_microbatches(chapter: Chapter, _results: Results) -> None:
     """Write lab 4's chapter on microbatches and schedules, beside the bubble's formula."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     rows = [row for row in cases.forms.records if row.bubble is not None]
     if rows:
         draw = partial(draw_microbatches, baseline=cases.baseline)
@@ -265,7 +264,7 @@ def _describe_bubbles(chapter: Chapter, rows: Sequence[FormRow]) -> None:
 
 def write_trace(chapter: Chapter, _results: Results) -> None:
     """Write lab 4's chapter on which rank computes when."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     if cases.trace.rows:
         chapter.picture("trace", draw_trace, cases.trace)
     _describe_together(chapter, [row for row in cases.forms.records if row.together is not None])
@@ -287,7 +286,7 @@ def _describe_together(chapter: Chapter, rows: Sequence[FormRow]) -> None:
 
 def write_costs(chapter: Chapter, results: Results) -> None:
     """Write lab 4's chapter on what memory the ranks hold, and what they send."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     _describe_memory(chapter, cases)
     _describe_bytes(chapter, cases, nodes=results.settings.nodes)
 
@@ -322,7 +321,7 @@ def _describe_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
 
 def write_losses(chapter: Chapter, _results: Results) -> None:
     """Write lab 4's chapter on whether all forms of parallelism computed the same losses."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     if cases.curves.rows:
         chapter.picture("curves", draw_curves, cases.curves)
     chapter.show(cases.ranks, folded=True)
@@ -366,7 +365,7 @@ def _describe_weights(chapter: Chapter, cases: Cases) -> None:
 
 def summarize(chapter: Chapter) -> Sentence | None:
     """Say in one sentence of lab 4 which form is fastest, and whether all computed the same."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     if not cases.forms.rows:
         return None
     fastest, losses = None, _write_agreement(chapter, cases)
