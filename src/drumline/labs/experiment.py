@@ -140,8 +140,6 @@ class Results:
         return document.get("rows", []) if isinstance(document, dict) else []
 
 
-SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
-"""for training"""
 TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}
 
 
@@ -152,6 +150,11 @@ def choose_data(settings: LabSettings) -> str:
             find_files(MNIST)
             return "mnist"
     return "mnist-mini"
+
+
+def count_samples(settings: LabSettings) -> int:
+    """Return how many samples a lab's data set has for training."""
+    return {"mnist-mini": 6_000, "mnist": 60_000}[choose_data(settings)]
 
 
 Options = Mapping[str, object]

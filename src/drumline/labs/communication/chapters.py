@@ -10,13 +10,7 @@ from typing import Annotated
 from drumline.core.formatting import format_size
 from drumline.labs.chapter import Chapter
 from drumline.labs.communication import experiments as lab
-from drumline.labs.communication.plots import (
-    draw_curves,
-    draw_delays,
-    draw_sizes,
-    draw_splits,
-    draw_strategies,
-)
+from drumline.labs.communication import plots
 from drumline.labs.experiment import Measured, Results
 from drumline.labs.repeats import LossRow, ratio, smoothed
 from drumline.report.intervals import Interval, Order, compare, divide, quartile_interval, ranked
@@ -73,8 +67,8 @@ def write_collectives(chapter: Chapter, results: Results) -> None:
         return
     rows = [_collective(row) for row in measured]
     collectives = chapter.tabulate("collectives", AllReduceRow, rows)
-    chapter.picture("sizes", draw_sizes, collectives)
-    chapter.picture("splits", draw_splits, collectives)
+    chapter.picture("sizes", plots.draw_sizes, collectives)
+    chapter.picture("splits", plots.draw_splits, collectives)
     chapter.show(collectives, folded=True)
     if sent := list(_sent(measured)):
         chapter.show(chapter.tabulate("bytes", BytesRow, sent))
@@ -187,7 +181,7 @@ def write_strategies(chapter: Chapter, results: Results) -> None:
         return
     aggregation = chapter.tabulate("aggregation", RankStepRow, map(_aggregation, measured))
     strategies = chapter.tabulate("strategies", BottleneckRow, _strategies(aggregation.records))
-    chapter.picture("strategies", draw_strategies, aggregation, strategies)
+    chapter.picture("strategies", plots.draw_strategies, aggregation, strategies)
     written = chapter.text.text("rank").format
     chapter.show(strategies, forms=dict.fromkeys(("waits_most", "waited_for"), written))
     for situation in ("slow cpu", "slow link"):
@@ -261,7 +255,7 @@ def write_delays(chapter: Chapter, results: Results) -> None:
         return
     delays = chapter.tabulate("delays", DelayRow, rows)
     late = {"rank": lab.LATE_RANK, "delay": lab.DELAY_MS}
-    chapter.picture("delays", draw_delays, delays, **late)
+    chapter.picture("delays", plots.draw_delays, delays, **late)
     chapter.show(delays)
     for row in rows:
         longer = compare(row.late_ms, row.even_ms) is Order.MORE
@@ -317,7 +311,7 @@ def write_choices(chapter: Chapter, results: Results) -> None:
         chapter.tabulate("compression", CompressionRow, compression)
     if curves := list(_curves(results)):
         table = chapter.tabulate("curves", LossRow, curves, key="name")
-        chapter.picture("curves", draw_curves, table)
+        chapter.picture("curves", plots.draw_curves, table)
     chapter.show(chapter.table("choices", ChoiceRow))
     chapter.show(chapter.table("compression", CompressionRow))
     means = {row.of: row for row in choices if row.average == "mean" and row.accuracy is not None}

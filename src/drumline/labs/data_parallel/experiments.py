@@ -17,15 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from drumline.core.errors import UsageError
-from drumline.labs.experiment import (
-    SAMPLES,
-    Experiment,
-    LabSettings,
-    Options,
-    Training,
-    build_training,
-    choose_data,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, count_samples
 
 KINDS = ("shuffle", "random", "sampling", "by_label", "dirichlet")
 """the first is what the others are compared with"""
@@ -124,10 +116,10 @@ def alone_name(part: int | None) -> str:
     return "alone-mixed" if part is None else f"alone-labels{part}"
 
 
-def plan_experiments(settings: LabSettings) -> list[Experiment]:
+def plan_experiments(settings: LabSettings) -> list[Training]:
     """List the runs of lab 3; what is compared lies close together: the machine may change."""
     of = plan(settings)
-    found: list[Experiment] = []
+    found: list[Training] = []
     for number in range(of.repeats):
         seeded: Options = {"seed": settings.seed + number}
         for kind in KINDS:
@@ -158,7 +150,7 @@ def _averaging(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training
 
 
 def _alone(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training]:
-    batch, share = BATCH // of.ranks, SAMPLES[choose_data(settings)] // of.ranks
+    batch, share = BATCH // of.ranks, count_samples(settings) // of.ranks
     yield _train(settings, alone_name(None), 1, {"data": {"batch": batch, "samples": share}})
     for part, labels in enumerate(label_groups(of.ranks)[:_LABELS]):
         partition = {"kind": "by_label", "labels": [list(labels)]}

@@ -10,16 +10,8 @@ from drumline.bench.model_parallel.rows import CaseRow, build_case_row, compare_
 from drumline.core.rundir import RunDir
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results, runs_folder
+from drumline.labs.model_parallel import trace
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
-from drumline.labs.model_parallel.trace import (
-    SHOWN_STEPS,
-    TRACED,
-    Step,
-    TraceRow,
-    lay_out,
-    pick_typical,
-    share_together,
-)
 from drumline.labs.repeats import LossRow
 from drumline.report.intervals import Interval, divide, quartile_interval
 from drumline.report.ledger.accounts import step_seconds, warm_steps
@@ -93,7 +85,7 @@ class Cases:
         self.ranks = chapter.table("ranks", RankRow)
         self.baseline = chapter.table("baseline", BaselineRow).first()
         self.curves = chapter.table("curves", LossRow)
-        self.trace = chapter.table("trace", TraceRow)
+        self.trace = chapter.table("trace", trace.TraceRow)
 
     @property
     def drift(self) -> float:
@@ -108,7 +100,7 @@ class Cases:
 @dataclass(frozen=True, kw_only=True)
 class _Ended:
     row: CaseRow
-    steps: Sequence[Step]
+    steps: Sequence[trace.Step]
     weights: str | None
 
 
@@ -130,14 +122,14 @@ def tabulate_cases(chapter: Chapter, results: Results) -> Cases:
         ]
         chapter.tabulate("curves", LossRow, curves, key="case")
         traced = {one.row.case: one.steps for one in ended}
-        trace = [
+        spans = [
             row
-            for case in TRACED
+            for case in trace.TRACED
             if case in traced
-            for row in lay_out(case, pick_typical(traced[case], SHOWN_STEPS))
+            for row in trace.lay_out(case, trace.pick_typical(traced[case], trace.SHOWN_STEPS))
         ]
-        if trace:
-            chapter.tabulate("trace", TraceRow, trace)
+        if spans:
+            chapter.tabulate("trace", trace.TraceRow, spans)
     return Cases(chapter)
 
 
@@ -174,7 +166,7 @@ def _baseline(alone: Sequence[_Ended]) -> BaselineRow:
 def _form(one: _Ended, baseline: BaselineRow | None) -> FormRow:
     row, sent, idle = one.row, _sent(one.row), _idle(one.row)
     step_s = Interval(middle=row.median_s, low=row.low_s, high=row.high_s)
-    shares = [share for step in one.steps if (share := share_together(step)) is not None]
+    shares = [share for step in one.steps if (share := trace.share_together(step)) is not None]
     return FormRow(
         **{name: getattr(row, name) for name in _OF_BENCH},
         step_ms=step_s.scaled(1e3),

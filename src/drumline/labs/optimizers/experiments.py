@@ -16,15 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from drumline.labs.experiment import (
-    SAMPLES,
-    Experiment,
-    LabSettings,
-    Options,
-    Training,
-    build_training,
-    choose_data,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, count_samples
 
 ENGINES = {"drumline": "", "torch": "-torch"}
 """whose optimizer it is, and what is behind its name in that of a run"""
@@ -93,10 +85,10 @@ def order_name(optimizer: str, order: str) -> str:
     return f"{optimizer}-1" if order == ORDERS[0] else f"{optimizer}-order-{order}"
 
 
-def plan_experiments(settings: LabSettings) -> list[Experiment]:
+def plan_experiments(settings: LabSettings) -> list[Training]:
     """List the runs of lab 1; rivals lie side by side, as the machine may change."""
     of = plan(settings)
-    found: list[Experiment] = []
+    found: list[Training] = []
     for number in range(of.repeats):
         for optimizer in OPTIMIZERS:
             for engine, end in ENGINES.items():
@@ -108,7 +100,7 @@ def plan_experiments(settings: LabSettings) -> list[Experiment]:
         for order in ORDERS[1:]:
             name, data = order_name(optimizer, order), {"data": {"partition": order}}
             found.append(_train(settings, name, optimizer, epochs, data))
-    whole = {"data": {"batch": SAMPLES[choose_data(settings)]}}
+    whole = {"data": {"batch": count_samples(settings)}}
     found.append(_train(settings, WHOLE, "gd", of.short_gd_steps, whole))
     for optimizer in OPTIMIZERS:
         epochs = of.length(optimizer, short=True)
