@@ -129,9 +129,10 @@ def explain_verdict(verdict: Verdict, language: Language) -> VerdictExplanation:
         return VerdictExplanation(language=language, seen=_fill("{where}", verdict.facts))
     mistake = verdict.mistake or "raises"
     texts, pointer = read_texts("verdicts")[language], load_pointers()[mistake]
-    expected, seen, belief = (
-        _fill(texts[f"mistakes.{mistake}.{part}"], verdict.facts) for part in _PARTS
-    )
+    parts = {part: _fill(texts[f"mistakes.{mistake}.{part}"], verdict.facts) for part in _PARTS}
+    if mistake in ("raises", "exits", "died") and "rank" in verdict.facts:
+        rank = lab_label("on rank", language).format(rank=verdict.facts["rank"])
+        parts["seen"] = rank + parts["seen"]
     section = ""
     if pointer.section is not None:
         named = {"sheet": task_sheet(language), "number": pointer.section}
@@ -142,18 +143,8 @@ def explain_verdict(verdict: Verdict, language: Language) -> VerdictExplanation:
         place.format(file=file, symbol=name) if name else f"drumline/{file}"
         for file, _, name in symbols
     )
-    before = ""
-    if mistake in ("raises", "exits", "died") and "rank" in verdict.facts:
-        before = lab_label("on rank", language).format(rank=verdict.facts["rank"])
-    return VerdictExplanation(
-        language=language,
-        expected=expected,
-        seen=before + seen,
-        belief=belief,
-        read=read,
-        section=section,
-        picture=verdict.picture,
-    )
+    shown = verdict.picture
+    return VerdictExplanation(language=language, **parts, read=read, section=section, picture=shown)
 
 
 def check_title(check: str, language: Language) -> str:
