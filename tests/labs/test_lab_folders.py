@@ -8,8 +8,7 @@ import re
 import pytest
 
 from drumline.core.errors import LabError, UsageError
-from drumline.labs.report import build_report
-from drumline.labs.runner import LabRequest, load_lab, lock_lab, run_lab
+from drumline.labs.runner import LabRequest, build_report, load_lab, lock_lab, run_lab
 from drumline.labs.verify import verify_report
 from drumline.report.page.render import render_html
 from drumline.report.page.translator import Language
@@ -23,7 +22,7 @@ def run(number, folder):
     def watch(progress):
         raise AssertionError(progress)
 
-    run_lab(LabRequest(number=number, folder=folder), watch=watch, on_figure=lambda _: None)
+    run_lab(LabRequest(number=number, out=folder), watch=watch, on_figure=lambda _: None)
 
 
 def test_runs_that_are_no_labs_are_not_replaced(tmp_path):

@@ -9,9 +9,14 @@ from drumline.core.errors import UsageError
 from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.experiments import ALPHA, KINDS, label_groups
-from drumline.labs.data_parallel.learning import AloneRow, AveragingRow, LocalLossRow, describe_adam
-from drumline.labs.data_parallel.partitions import OverlapRow
-from drumline.labs.data_parallel.plots import draw_averaging, draw_overlap
+from drumline.labs.data_parallel.learning import (
+    AloneRow,
+    AveragingRow,
+    LocalLossRow,
+    describe_adam,
+    draw_averaging,
+)
+from drumline.labs.data_parallel.partitions import OverlapRow, draw_overlap
 from drumline.labs.experiment import LabSettings, Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.convergence import RateRow, describe_rates
@@ -43,7 +48,7 @@ def whole(request, tmp_path_factory):
 
 def new_chapter(lab, section):
     """A chapter that is still empty."""
-    return Chapter.alone(lab_text(lab, "en").within(section))
+    return Chapter(text=lab_text(lab, "en").within(section))
 
 
 BAD = re.compile(r"\b(nan|None|inf)\b")

@@ -11,15 +11,10 @@ from drumline.labs.catalogue import find_lab, read_code
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import LabSettings
 from drumline.labs.model_parallel import LAB
-from drumline.labs.model_parallel.cases import (
-    FormRow,
-    find_cases,
-    lay_out,
-    pick_typical,
-    share_together,
-)
+from drumline.labs.model_parallel.cases import Cases, FormRow
 from drumline.labs.model_parallel.chapters import compare_steps, compare_with_data
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
+from drumline.labs.model_parallel.trace import lay_out, pick_typical, share_together
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval, Order
 from drumline.report.page.audit import audit_numbers
@@ -104,7 +99,7 @@ def said_against_data(rows):
         tables={},
     )
     chapter.tabulate("forms", FormRow, rows)
-    compare_with_data(chapter, find_cases(chapter))
+    compare_with_data(chapter, Cases(chapter))
     (said,) = map(str, chapter.sentences)
     return said
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from browser import browsing, find_browser
-from drumline.labs.report import build_report
-from drumline.labs.runner import load_lab
+from drumline.labs.runner import build_report, load_lab
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.folder import PAGE
 from drumline.report.page.render import render_html

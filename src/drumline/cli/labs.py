@@ -23,9 +23,11 @@ from drumline.cli.display import watched
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab
-from drumline.labs.check import CheckResult, Watch, check_lab
-from drumline.labs.explanation import (
+from drumline.labs.check import (
+    CheckResult,
     VerdictExplanation,
+    Watch,
+    check_lab,
     check_title,
     explain_verdict,
     lab_label,
@@ -79,7 +81,7 @@ def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
         number=number,
         args=args,
         full=options.full,
-        folder=options.out or Path("labs", str(number)),
+        out=options.out,
         lang=options.lang,
         reuse=options.reuse,
     )
@@ -90,7 +92,7 @@ def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
             on_figure=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
         )
     if options.as_json:
-        print_json({"lab": number, "page": str(written.page), "failed": written.failed})
+        print_json({"lab": request.number, "page": str(written.page), "failed": written.failed})
     else:
         print_text(Console(), written.message)
     if written.failed:

@@ -49,12 +49,9 @@ def check_sgd(submission: Submission) -> None:
     _check_plain(plain, "SGD")
     expected = sgd_weights(_MOMENTUM)
     if not _same(seen, expected):
-        raise Wrong(
-            "momentum-ignored" if _same(seen, plain) else "momentum-differs",
-            picture=_beside(expected, seen),
-            momentum=_MOMENTUM,
-            parameter=_first_off(seen, expected),
-        )
+        mistake = "momentum-ignored" if _same(seen, plain) else "momentum-differs"
+        facts = {"momentum": _MOMENTUM, "parameter": _first_off(seen, expected)}
+        raise Wrong(mistake, picture=_beside(expected, seen), **facts)
     _check_second(with_momentum, expected, "SGD")
 
 
@@ -79,7 +76,9 @@ def check_adam(submission: Submission) -> None:
     for mistake, facts, variant in _VARIANTS:
         if _same(seen, adam_weights(variant)):
             raise Wrong(mistake, picture=picture, **facts)
-    raise Wrong("adam-differs", picture=picture, step=_first_step_off(seen, expected))
+    pairs = enumerate(zip(seen, expected, strict=True), start=1)
+    off = next(step for step, (mine, right) in pairs if not _same([mine], [right]))
+    raise Wrong("adam-differs", picture=picture, step=off)
 
 
 def _check_plain(seen: Weights, name: str) -> None:
@@ -245,11 +244,6 @@ def _same(seen: Weights, expected: Weights) -> bool:
         for one, other in zip(seen, expected, strict=True)
         for mine, theirs in zip(one, other, strict=True)
     )
-
-
-def _first_step_off(seen: Weights, expected: Weights) -> int:
-    pairs = enumerate(zip(seen, expected, strict=True), start=1)
-    return next(step for step, (one, other) in pairs if not _same([one], [other]))
 
 
 def _first_off(seen: Weights, expected: Weights) -> int:

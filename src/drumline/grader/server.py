@@ -20,18 +20,59 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TextIO
 
 from drumline.core.json_lines import Message
 from drumline.core.scratch import Scratch
-from drumline.grader import aggregation, optimizers, samplers, timing, training, two_parts
+from drumline.grader import aggregation, optimizers, samplers, training, two_parts
 from drumline.grader.fork import fork, kill_orphans, watch_forks
 from drumline.grader.submission import CheckOutcome, Submission, outcome_of
 
 Question = Callable[[Submission], object]
 _LABS_WITH_OPTIM = (1,)  # in which students may build on torch.optim
+_FILES_WITH_RANKS = ("aggregation", "timing", "replicas", "two_parts")
+"""whose checks start processes besides their own"""
 _FOR_RANKS_S = 5.0  # more for a check that itself watches ranks until the timeout
+_QUESTIONS: Mapping[int, Mapping[tuple[str, ...], Mapping[str, Question]]] = {
+    1: {
+        ("optimizers",): {
+            "gd.step": optimizers.check_gd,
+            "sgd.step": optimizers.check_sgd,
+            "adam.step": optimizers.check_adam,
+            "optimizers.without-gradient": optimizers.check_without_gradient,
+        },
+        ("training", "optimizers"): {
+            "train.gd": training.check_gd_batches,
+            "train.sgd": training.check_sgd_batches,
+        },
+    },
+    2: {
+        ("aggregation",): {
+            f"average.{way}": partial(aggregation.check_average, way) for way in aggregation.METHODS
+        },
+        ("timing",): {"timer": aggregation.check_timer},
+    },
+    3: {
+        ("samplers",): {
+            "partition.parts": samplers.check_partition,
+            "partition.epochs": partial(samplers.check_epochs, samplers.PARTITION),
+            "partition.len": partial(samplers.check_len, samplers.PARTITION),
+            "sampling.draws": samplers.check_sampling,
+            "sampling.epochs": partial(samplers.check_epochs, samplers.SAMPLING),
+            "sampling.len": partial(samplers.check_len, samplers.SAMPLING),
+        },
+        ("replicas",): {"broadcast": samplers.check_broadcast},
+    },
+    4: {
+        ("two_parts",): {
+            "model.outputs": two_parts.check_outputs,
+            "model.overlap": two_parts.check_overlap,
+            "model.parameters": two_parts.check_parameters,
+            "model.sizes": two_parts.check_sizes,
+        },
+    },
+}
+"""by lab, then by the student's files that they are about and that must be importable first"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,69 +85,18 @@ class CodeCheck:
     """modules of the student's that must be importable first"""
     imports: str | None = None
     """the module that it imports, where it asks for nothing else"""
-    ranks: int = 0
-    """how many processes it starts besides its own"""
 
 
-def _imports(module: str) -> CodeCheck:
-    return CodeCheck(name=f"{module}.import", ask=lambda to: to.module(module), imports=module)
+def _checks(lab: int) -> Iterator[CodeCheck]:
+    for file, *_ in _QUESTIONS[lab]:
+        ask = partial(Submission.module, name=file)
+        yield CodeCheck(name=f"{file}.import", ask=ask, imports=file)
+    for files, asked in _QUESTIONS[lab].items():
+        for name, question in asked.items():
+            yield CodeCheck(name=name, ask=question, files=files)
 
 
-def _of(module: str, name: str, ask: Question, *more: str, ranks: int = 0) -> CodeCheck:
-    return CodeCheck(name=name, files=(module, *more), ask=ask, ranks=ranks)
-
-
-def _of_sampler(kind: str, name: str, draws: str, ask: Question) -> tuple[CodeCheck, ...]:
-    """The checks of one of the samplers: what it draws, in each epoch, and how much."""
-    return (
-        _of("samplers", f"{kind}.{draws}", ask),
-        _of("samplers", f"{kind}.epochs", partial(samplers.check_epochs, name)),
-        _of("samplers", f"{kind}.len", partial(samplers.check_len, name)),
-    )
-
-
-CHECKS: Mapping[int, tuple[CodeCheck, ...]] = MappingProxyType(
-    {
-        1: (
-            _imports("optimizers"),
-            _imports("training"),
-            _of("optimizers", "gd.step", optimizers.check_gd),
-            _of("optimizers", "sgd.step", optimizers.check_sgd),
-            _of("optimizers", "adam.step", optimizers.check_adam),
-            _of("optimizers", "optimizers.without-gradient", optimizers.check_without_gradient),
-            _of("training", "train.gd", training.check_gd_batches, "optimizers"),
-            _of("training", "train.sgd", training.check_sgd_batches, "optimizers"),
-        ),
-        2: (
-            _imports("aggregation"),
-            _imports("timing"),
-            *(
-                _of(
-                    "aggregation",
-                    f"average.{way}",
-                    partial(aggregation.check_average, way),
-                    ranks=3,
-                )
-                for way in aggregation.METHODS
-            ),
-            _of("timing", "timer", timing.check_timer, ranks=2),
-        ),
-        3: (
-            _imports("samplers"),
-            _imports("replicas"),
-            *_of_sampler("partition", samplers.PARTITION, "parts", samplers.check_partition),
-            *_of_sampler("sampling", samplers.SAMPLING, "draws", samplers.check_sampling),
-            _of("replicas", "broadcast", samplers.check_broadcast, ranks=3),
-        ),
-        4: (
-            _imports("two_parts"),
-            _of("two_parts", "model.outputs", two_parts.check_outputs, ranks=3),
-            _of("two_parts", "model.overlap", two_parts.check_overlap, ranks=3),
-            _of("two_parts", "model.parameters", two_parts.check_parameters, ranks=3),
-            _of("two_parts", "model.sizes", two_parts.check_sizes, ranks=3),
-        ),
-    }
-)
+CHECKS: Mapping[int, tuple[CodeCheck, ...]] = {lab: tuple(_checks(lab)) for lab in _QUESTIONS}
 """by lab, in the order in which they are asked"""
 
 
@@ -167,7 +157,8 @@ def _ask(check: CodeCheck, submission: Submission) -> CheckOutcome:
     """Run one check of a student's code in a fork, and leave nothing of it behind."""
     child = fork(partial(_run, check, submission), own_session=True)
     try:
-        limit = submission.timeout_s + (_FOR_RANKS_S if check.ranks else 0)
+        ranks = any(file in _FILES_WITH_RANKS for file in check.files)
+        limit = submission.timeout_s + (_FOR_RANKS_S if ranks else 0)
         watch_forks([child], until=time.monotonic() + limit)
         if child.answer is not None:
             found = CheckOutcome(**child.answer)

@@ -64,14 +64,8 @@ def check_gd_batches(submission: Submission) -> None:
     seen = _train(submission, "GD")
     sizes = [len(set(batch)) for batch in seen.batches if batch]
     if min(sizes, default=_SAMPLES) < _SAMPLES:
-        raise Wrong(
-            "gd-is-sgd",
-            picture=_rows(seen),
-            samples=_SAMPLES,
-            seen=min(sizes),
-            batch=_BATCH,
-            steps=_STEPS,
-        )
+        facts = {"samples": _SAMPLES, "seen": min(sizes), "batch": _BATCH, "steps": _STEPS}
+        raise Wrong("gd-is-sgd", picture=_rows(seen), **facts)
     _check_count(seen, "GD")
     _compare(seen, [list(range(_SAMPLES))] * _STEPS, "GD")
     count = len(seen.given) if isinstance(seen.given, Sized) else 0
@@ -102,19 +96,10 @@ def _train(submission: Submission, name: str) -> StepLog:
     """Train by the student's loop, and note what happens."""
     train = submission.take("training", "train")
     seen = StepLog()
-    model = RecordingModel(seen)
+    model, loss = RecordingModel(seen), nn.functional.mse_loss
     optimizer = _right(submission.take("optimizers", name), model, seen)
-    inputs, targets = _data()
     torch.manual_seed(1)
-    seen.given = train(
-        model,
-        nn.functional.mse_loss,
-        optimizer,
-        inputs,
-        targets,
-        steps=_STEPS,
-        batch_size=_BATCH,
-    )
+    seen.given = train(model, loss, optimizer, *_data(), steps=_STEPS, batch_size=_BATCH)
     if seen.idle:
         raise Wrong("step-without-gradient", picture=_rows(seen), name=name, step=seen.idle[0])
     return seen
@@ -160,20 +145,15 @@ def _data() -> tuple[Tensor, Tensor]:
 
 def _compare(seen: StepLog, batches: list[list[int]], name: str) -> None:
     """Compare the weights with those that these batches lead to."""
-    picture = draw_table(
-        ["step", "|w| expected", "yours"],
-        [
-            [step, f"{float(right.norm()):.4f}", f"{float(mine.norm()):.4f}"]
-            for step, (right, mine) in enumerate(
-                zip(_descend(batches), seen.weights, strict=True), start=1
-            )
-        ],
-    )
-    if _close(seen.weights, _descend(batches)):
+    expected = _descend(batches)
+    if _close(seen.weights, expected):
         return
-    if _close(seen.weights, _descend(batches, pile_up=True)):
-        raise Wrong("gradients-pile-up", picture=picture, name=name)
-    raise Wrong("gradient-differs", picture=picture, name=name)
+    pairs = enumerate(zip(expected, seen.weights, strict=True), start=1)
+    rows = [[n, f"{float(right.norm()):.4f}", f"{float(w.norm()):.4f}"] for n, (right, w) in pairs]
+    picture = draw_table(["step", "|w| expected", "yours"], rows)
+    piled_up = _close(seen.weights, _descend(batches, pile_up=True))
+    mistake = "gradients-pile-up" if piled_up else "gradient-differs"
+    raise Wrong(mistake, picture=picture, name=name)
 
 
 def _descend(batches: list[list[int]], *, pile_up: bool = False) -> list[Tensor]:

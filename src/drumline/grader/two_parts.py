@@ -126,17 +126,13 @@ def check_outputs(submission: Submission) -> None:
     if seen["off"] > _CLOSE:
         order = seen["sorted_off"] < _CLOSE
         raise Wrong("outputs-out-of-order" if order else "outputs-differ", off=seen["off"])
-    rows = [
-        [f"part {part} {name}", f"{right:.4f}", f"{mine:.4f}"]
-        for part, name, right, mine in zip(
-            (1, 1, 2, 2), ("weight", "bias") * 2, seen["expected"], seen["gradients"], strict=True
-        )
-    ]
-    lost = [row[0] for row, mine in zip(rows, seen["gradients"], strict=True) if mine == 0.0]
+    names = ("part 1 weight", "part 1 bias", "part 2 weight", "part 2 bias")
+    found = list(zip(names, seen["expected"], seen["gradients"], strict=True))
+    rows = [[name, f"{right:.4f}", f"{mine:.4f}"] for name, right, mine in found]
     picture = draw_table(["gradient of", "expected", "yours"], rows)
-    if lost:
+    if lost := [name for name, _, mine in found if mine == 0.0]:
         raise Wrong("gradients-lost", picture=picture, lost=", ".join(lost))
-    off = max(abs(a - b) for a, b in zip(seen["expected"], seen["gradients"], strict=True))
+    off = max(abs(right - mine) for _, right, mine in found)
     if off > 1e-3:
         raise Wrong("gradients-differ", picture=picture, off=off)
 
@@ -189,39 +185,29 @@ def check_parameters(submission: Submission) -> None:
     ]
     if sorted(map(str, seen)) == sorted(map(str, expected)):
         return
-    rows = [
-        [kind, owner, shape]
-        for kind, found in (("expected", expected), ("yours", seen))
-        for owner, shape in found
-    ]
-    raise Wrong(
-        "parameters-not-reached",
-        picture=draw_table(["", "owner", "shape"], rows),
-        expected=len(expected),
-        seen=len(seen),
-    )
+    rows = [*(["expected", *one] for one in expected), *(["yours", *one] for one in seen)]
+    picture = draw_table(["", "owner", "shape"], rows)
+    raise Wrong("parameters-not-reached", picture=picture, expected=len(expected), seen=len(seen))
 
 
 def check_sizes(submission: Submission) -> None:
     """Check the student's size report: the bytes of parameters that each worker holds?"""
     seen = on_rpc_leader(_sizes, _RANKS, submission)
-    parts = [list(TimedPart(number, 0).parameters()) for number in (1, 2)]
     expected = {
-        worker: sum(parameter.nbytes for parameter in part)
-        for worker, part in zip(_WORKERS, parts, strict=True)
+        worker: sum(parameter.nbytes for parameter in TimedPart(number, 0).parameters())
+        for number, worker in enumerate(_WORKERS, start=1)
     }
-    elements = {worker: count // 4 for worker, count in expected.items()}
     if seen == expected:
         return
     workers = [*_WORKERS, *(worker for worker in seen if worker not in _WORKERS)]
     rows = [[worker, expected.get(worker, "—"), seen.get(worker, "—")] for worker in workers]
     picture = draw_table(["owner", "bytes expected", "yours"], rows)
-    total = sum(expected.values())
+    fail = partial(Wrong, picture=picture, expected=sum(expected.values()))
     if not any(seen.values()):
-        raise Wrong("bytes-zero", picture=picture, expected=total)
-    if seen == elements:
-        raise Wrong("bytes-are-elements", picture=picture, expected=total)
-    raise Wrong("bytes-differ", picture=picture, expected=total, seen=sum(seen.values()))
+        raise fail("bytes-zero")
+    if seen == {worker: count // 4 for worker, count in expected.items()}:
+        raise fail("bytes-are-elements")
+    raise fail("bytes-differ", seen=sum(seen.values()))
 
 
 def _model(submission: Submission, seconds: float = 0.0) -> Any:

@@ -10,10 +10,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Literal
 
-import yaml
-
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.labs.text import read_texts
+from drumline.labs.text import read_texts, read_yaml
 from drumline.report.page.translator import Language
 
 MARK = "lab.json"
@@ -30,7 +28,7 @@ class LabEntry:
     number: int
     name: str
     package: str
-    """what runs it and writes its report, below `drumline.labs`"""
+    """what runs it and writes its report, below `drumline.labs`, and its text, below `text`"""
     modules: tuple[str, ...]
     """files with holes, without their .py"""
 
@@ -77,9 +75,8 @@ def read_principle(entry: LabEntry, language: Language) -> str:
 
 def read_code(entry: LabEntry) -> list[tuple[str, str]]:
     """Return the source that a lab's experiments really use: files and symbols, in order."""
-    listed = resources.files("drumline.labs").joinpath("text", "code.yaml")
-    symbols = yaml.safe_load(listed.read_text(encoding="utf-8"))[entry.number]
-    return [(file, name) for file, _, name in (symbol.partition(":") for symbol in symbols)]
+    symbols = [symbol.partition(":") for symbol in read_yaml("code.yaml")[entry.number]]
+    return [(file, name) for file, _, name in symbols]
 
 
 def start_lab(number: int, folder: Path, language: Language) -> list[Path]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from drumline.labs.catalogue import find_lab
 from drumline.labs.experiment import Experiment, LabSettings, Results
 from drumline.labs.plots import Plot
 from drumline.labs.text import LabText, lab_text
@@ -40,17 +41,12 @@ class Chapter:
     """What one question came to."""
 
     text: LabText
-    findings: Findings
+    findings: Findings = field(default_factory=Findings)
     """numbers computed from others, of the whole lab"""
-    tables: dict[str, Table[Any]]
+    tables: dict[str, Table[Any]] = field(default_factory=dict)
     """of the whole lab so far, by name"""
     results: list[Block] = field(default_factory=list)
     sentences: list[Text] = field(default_factory=list)
-
-    @classmethod
-    def alone(cls, text: LabText) -> Chapter:
-        """Return an empty chapter that shares nothing with others of a lab."""
-        return cls(text=text, findings=Findings(), tables={})
 
     def tabulate(
         self, name: str, row_type: type[R], rows: Iterable[R], *, key: str = "key"
@@ -72,7 +68,7 @@ class Chapter:
         folded: bool = False,
         forms: Mapping[str, NumberFormat] = MappingProxyType({}),
     ) -> None:
-        """Show some columns of a table; one without rows is left out.
+        """Show some columns of a table, or all; one without rows is left out.
 
         Its title has a `key` of its own where it is shown more than once, and is all that is seen
         until it is opened where it is `folded`; `forms` are those that differ from sentences'.
@@ -90,7 +86,7 @@ class Chapter:
                 align="right" if written[column] else "left",
                 labels=self.text.names(column),
             )
-            for column in columns
+            for column in columns or table.forms
         ]
         title = text(f"{section}.title")
         self.results.append(TableBlock(table=table, columns=shown, title=title, folded=folded))
@@ -100,7 +96,6 @@ class Chapter:
     ) -> None:
         """Show a figure, drawn from tables: `draw(plot, *tables)`; holes are its title's."""
         text = self.text.within(f"figures.{name}")
-
         picture = Picture(
             name=name,
             title=self._part(f"figures.{name}.title", holes),
@@ -206,8 +201,6 @@ class Lab:
     """One lab."""
 
     number: int
-    name: str
-    """of its text"""
     experiments: Callable[[LabSettings], Sequence[Experiment]]
     """names what is to be run, in order"""
     chapters: Mapping[str, Callable[[Chapter, Results], None]]
@@ -218,7 +211,7 @@ class Lab:
 
     def write_up(self, results: Results, lang: Language) -> WriteUp:
         """Turn what was measured into the chapters that it allows."""
-        text, findings = lab_text(self.name, lang), Findings()
+        text, findings = lab_text(find_lab(self.number).package, lang), Findings()
         tables: dict[str, Table[Any]] = {}
         written = []
         for name, write in self.chapters.items():

@@ -10,8 +10,9 @@ without measuring.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -114,14 +115,20 @@ class Results:
         if not self.has(name):
             return None
         if name not in self._records:
-            self._records[name] = read_record(RunDir(runs_folder(self.folder) / name))
+            self._records[name] = self.until_then(name)
         return self._records[name]
 
-    def runs(self, names: Mapping[str, Iterable[str]]) -> dict[str, list[RunRecord]]:
-        """Return the repeats of several things: all that came to their end, and logged steps."""
-        read = {key: [self.record(name) for name in own] for key, own in names.items()}
-        found = {key: [one for one in own if one and one.curve] for key, own in read.items()}
-        return {key: records for key, records in found.items() if records}
+    def runs(self, names: Mapping[str, str], repeats: int) -> dict[str, list[RunRecord]]:
+        """Return the repeats of several things, `<name>-1`, `<name>-2` … for each seed.
+
+        Those that did not come to their end, or logged no step, are left out.
+        """
+        found = {}
+        for key, name in names.items():
+            records = [self.record(f"{name}-{number}") for number in range(1, repeats + 1)]
+            if ended := [record for record in records if record and record.curve]:
+                found[key] = ended
+        return found
 
     def rows(self, name: str) -> list[Measured]:
         """Return the rows of a measurement; none where it failed."""
@@ -133,20 +140,21 @@ class Results:
         return document.get("rows", []) if isinstance(document, dict) else []
 
 
-SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
-"""for training"""
 TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}
 
 
 def choose_data(settings: LabSettings) -> str:
     """Return the name of a lab's data set: all of MNIST in the long form, where it was fetched."""
     if settings.full:
-        try:
+        with contextlib.suppress(DataError):
             find_files(MNIST)
-        except DataError:
-            return "mnist-mini"
-        return "mnist"
+            return "mnist"
     return "mnist-mini"
+
+
+def count_samples(settings: LabSettings) -> int:
+    """Return how many samples a lab's data set has for training."""
+    return {"mnist-mini": 6_000, "mnist": 60_000}[choose_data(settings)]
 
 
 Options = Mapping[str, object]

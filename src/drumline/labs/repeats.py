@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-from drumline.report.intervals import Interval, mean_interval, middle_of, ratio_interval
+from drumline.labs.chapter import Chapter
+from drumline.report.intervals import Interval, mean_interval, ratio_interval
+from drumline.report.page.table import Table
 from drumline.report.runs.record import CurvePoint, RunRecord
 
 Runs = Mapping[str, Sequence[RunRecord]]
 """runs by what they show; the runs of one differ in their seed alone"""
-R = TypeVar("R")
+ROUNDING = 1e-3
+"""losses nearer than this, over a whole run, differ by rounding"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,23 +54,6 @@ class LossRow:
     loss: float
 
 
-def ranked(
-    rows: Iterable[R], value: Callable[[R], float | Interval | None], *, reverse: bool = False
-) -> list[R]:
-    """Return rows of a lab's table that have a value, sorted by it; equal ones as they stood."""
-    known = [(row, found) for row in rows if (found := value(row)) is not None]
-    known.sort(key=lambda pair: middle_of(pair[1]), reverse=reverse)
-    return [row for row, _ in known]
-
-
-def extremes(
-    rows: Sequence[R], value: Callable[[R], float | Interval | None]
-) -> tuple[R, R] | tuple[None, None]:
-    """Return the rows of a lab's table with the least and the most; of one value alone, neither."""
-    rising, falling = ranked(rows, value), ranked(rows, value, reverse=True)
-    return (rising[0], falling[0]) if len(rising) > 1 else (None, None)
-
-
 def ratio(first: float | None, second: float | None) -> float | None:
     """Divide two of a lab's numbers; None where one is not known, or the second is 0."""
     return None if first is None or not second else first / second
@@ -99,32 +84,40 @@ def accuracy_of(records: Iterable[RunRecord]) -> Interval | None:
     return mean_of([record.accuracy for record in records], most=1.0)
 
 
-def curve_rows(runs: Runs, *, width: int | Mapping[str, int]) -> Iterator[CurveRow]:
-    """Give a lab's loss curves, smoothed over one width for all, or one for each."""
-    for key, records in runs.items():
-        steps = width if isinstance(width, int) else width[key]
-        curves = [smoothed(record.curve, steps) for record in records]
-        for points in zip(*curves, strict=False):  # a run of fewer steps ends all
-            yield CurveRow(
-                key=key,
-                step=points[0].step,
-                samples=points[0].samples,
-                seconds=statistics.median(point.seconds for point in points),
-                loss=geometric_mean_of(point.loss for point in points),
-            )
+def tabulate_curves(
+    chapter: Chapter, name: str, runs: Runs, *, key: str, width: int | Mapping[str, int]
+) -> Table[CurveRow]:
+    """Make the table of a lab's loss curves, smoothed over one width for all, or one for each."""
+    rows = [
+        CurveRow(
+            key=what,
+            step=points[0].step,
+            samples=points[0].samples,
+            seconds=statistics.median(point.seconds for point in points),
+            loss=geometric_mean_of(point.loss for point in points),
+        )
+        for what, records in runs.items()
+        for steps in [width if isinstance(width, int) else width[what]]
+        # a run of fewer steps ends all
+        for points in zip(*(smoothed(one.curve, steps) for one in records), strict=False)
+    ]
+    return chapter.tabulate(name, CurveRow, rows, key=key)
 
 
-def score_rows(runs: Runs) -> Iterator[ScoreRow]:
-    """Give the rows of a lab's table of evaluations on the test set."""
-    for key, records in runs.items():
-        for scores in zip(*(record.scores for record in records), strict=False):
-            yield ScoreRow(
-                key=key,
-                step=scores[0].step,
-                samples=scores[0].samples,
-                seconds=statistics.median(score.seconds for score in scores),
-                accuracy=mean_of((score.accuracy for score in scores), most=1.0),
-            )
+def tabulate_scores(chapter: Chapter, name: str, runs: Runs, *, key: str) -> Table[ScoreRow]:
+    """Make the table of a lab's evaluations on the test set."""
+    rows = [
+        ScoreRow(
+            key=what,
+            step=scores[0].step,
+            samples=scores[0].samples,
+            seconds=statistics.median(score.seconds for score in scores),
+            accuracy=mean_of((score.accuracy for score in scores), most=1.0),
+        )
+        for what, records in runs.items()
+        for scores in zip(*(record.scores for record in records), strict=False)
+    ]
+    return chapter.tabulate(name, ScoreRow, rows, key=key)
 
 
 def smoothed(curve: Sequence[CurvePoint], width: int) -> list[CurvePoint]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import yaml
 
@@ -55,6 +56,12 @@ def read_texts(name: str) -> Texts:
         ValueError: the languages differ in their keys or holes, or something is no text.
     """
     return load_texts("drumline.labs", f"text/{name}")
+
+
+def read_yaml(*path: str) -> Any:
+    """Read data of the labs that are no text in two languages: `text/<path>`."""
+    file = files("drumline.labs").joinpath("text", *path)
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
 @cache
@@ -128,8 +135,7 @@ def _factor(value: float) -> str:
 @cache
 def load_findings(lab: str) -> Mapping[str, FindingSpec]:
     """Read a lab's findings.yaml, which describes the numbers that the lab computes."""
-    file = files("drumline.labs").joinpath("text", lab, "findings.yaml")
-    entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    entries = {} if lab == SHARED else read_yaml(lab, "findings.yaml")
     return {key: FindingSpec(**entry) for key, entry in entries.items()}
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,8 +17,7 @@ from typing import Any
 
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.labs.experiment import LabSettings, Results, Training, runs_folder
-from drumline.labs.report import build_report
-from drumline.labs.runner import load_lab, run_experiments
+from drumline.labs.runner import build_report, load_lab, run_experiments
 from drumline.launch.probe import Watch
 from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
 from drumline.report.page.folder import read_manifest
@@ -96,10 +96,8 @@ def _compare(table: Table[Any], file: Path) -> Iterator[str]:
         return
     theirs, ours = text.splitlines(), table.to_csv().splitlines()
     if theirs != ours:
-        line = next(
-            (n for n, (a, b) in enumerate(zip(theirs, ours, strict=False), start=1) if a != b),
-            min(len(theirs), len(ours)) + 1,
-        )
+        pairs = enumerate(itertools.zip_longest(theirs, ours), start=1)
+        line = next(number for number, (one, other) in pairs if one != other)
         yield f"data/{file.name}, line {line}: the runs give other numbers"
 
 

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -31,6 +32,7 @@ _T = (
 )
 """Student's t at 97.5 %, for 1 … 30 degrees of freedom"""
 _MEDIAN = math.sqrt(math.pi / 2)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,3 +155,20 @@ def compare(first: Interval, second: Interval | float) -> Order:
     if first.low > second.high:
         return Order.MORE
     return Order.LESS if first.high < second.low else Order.LEVEL
+
+
+def ranked(
+    rows: Iterable[R], value: Callable[[R], float | Interval | None], *, reverse: bool = False
+) -> list[R]:
+    """Return rows of a report's table that have a value, sorted by it; equal ones as they stood."""
+    known = [(row, found) for row in rows if (found := value(row)) is not None]
+    known.sort(key=lambda pair: middle_of(pair[1]), reverse=reverse)
+    return [row for row, _ in known]
+
+
+def extremes(
+    rows: Sequence[R], value: Callable[[R], float | Interval | None]
+) -> tuple[R, R] | tuple[None, None]:
+    """Return the rows of a report's table with the least and the most; of one alone, neither."""
+    rising, falling = ranked(rows, value), ranked(rows, value, reverse=True)
+    return (rising[0], falling[0]) if len(rising) > 1 else (None, None)

@@ -256,6 +256,25 @@ class FigureStyle:
             yield
 
 
+def draw_rank_bars(
+    axes: Axes, ranks: Sequence[Sequence[Any]], kinds: Sequence[str], parts: Mapping[str, str]
+) -> None:
+    """Draw in a figure for each strategy a bar of each rank's step, of parts one on another.
+
+    Each rank has a row for a strategy, with the milliseconds of parts; these have their labels.
+    """
+    width = 0.8 / len(ranks)
+    for number, rows in enumerate(ranks):
+        own = {row.kind: row for row in rows}
+        places = [k + (number - (len(ranks) - 1) / 2) * width for k in range(len(kinds))]
+        foot = [0.0] * len(kinds)
+        for part, label in parts.items():
+            heights = [getattr(own.get(kind), f"{part}_ms", 0.0) for kind in kinds]
+            named = label if number == 0 else None
+            axes.bar(places, heights, width * 0.9, bottom=foot, color=LEDGER[part], label=named)
+            foot = [low + height for low, height in zip(foot, heights, strict=True)]
+
+
 def render_inline(picture: Picture, lang: Language) -> str:
     """Draw a figure for a report's page: text stays text, ink is the page's, names are unique."""
     style = FigureStyle(lang=lang, ink=PAGE_INK)

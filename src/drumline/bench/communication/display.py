@@ -17,7 +17,7 @@ from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveFit, CollectiveRow
 from drumline.core.formatting import format_size
 from drumline.report.intervals import Interval
-from drumline.report.plots import LEDGER, FigureStyle
+from drumline.report.plots import FigureStyle, draw_rank_bars
 from drumline.report.tables import KEPT, FittingColumn, FittingTable, format_known
 
 if TYPE_CHECKING:
@@ -218,19 +218,10 @@ def draw_aggregation(style: FigureStyle, rows: Sequence[AggregationRow]) -> Figu
     ranks = sorted({row.rank for row in rows})
     figure = style.figure(width=8, height=1.2 + 2.6 * len(situations))
     panels = [row[0] for row in figure.subplots(len(situations), squeeze=False)]
-    width = 0.8 / len(ranks)
     for axes, situation in zip(panels, situations, strict=True):
-        for number, rank in enumerate(ranks):
-            chosen = [row for row in rows if row.situation == situation and row.rank == rank]
-            own = {row.kind: row for row in chosen}
-            places = [k + (number - (len(ranks) - 1) / 2) * width for k in range(len(kinds))]
-            bottom = [0.0] * len(kinds)
-            for part in _PARTS:
-                heights = [getattr(own[kind], f"{part}_ms") for kind in kinds]
-                label = part if number == 0 else None
-                color = LEDGER[part]
-                axes.bar(places, heights, width * 0.9, bottom=bottom, color=color, label=label)
-                bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+        own = [row for row in rows if row.situation == situation]
+        by_rank = [[row for row in own if row.rank == rank] for rank in ranks]
+        draw_rank_bars(axes, by_rank, kinds, {part: part for part in _PARTS})
         axes.set_xticks(range(len(kinds)), kinds, rotation=20)
         style.finish(axes, title=situation, x="", y="ms per step", legend=False)
         axes.grid(visible=False, axis="x")

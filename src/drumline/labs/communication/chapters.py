@@ -9,24 +9,11 @@ from typing import Annotated
 
 from drumline.core.formatting import format_size
 from drumline.labs.chapter import Chapter
-from drumline.labs.communication.experiments import (
-    AVERAGES,
-    COMPRESSED,
-    DELAY_MS,
-    DELAYED,
-    LATE_RANK,
-    OF,
-)
-from drumline.labs.communication.plots import (
-    draw_curves,
-    draw_delays,
-    draw_sizes,
-    draw_splits,
-    draw_strategies,
-)
+from drumline.labs.communication import experiments as lab
+from drumline.labs.communication import plots
 from drumline.labs.experiment import Measured, Results
-from drumline.labs.repeats import LossRow, ranked, ratio, smoothed
-from drumline.report.intervals import Interval, Order, compare, divide, quartile_interval
+from drumline.labs.repeats import LossRow, ratio, smoothed
+from drumline.report.intervals import Interval, Order, compare, divide, quartile_interval, ranked
 from drumline.report.page import table as form
 from drumline.report.runs.record import RunRecord
 
@@ -80,13 +67,11 @@ def write_collectives(chapter: Chapter, results: Results) -> None:
         return
     rows = [_collective(row) for row in measured]
     collectives = chapter.tabulate("collectives", AllReduceRow, rows)
-    chapter.picture("sizes", draw_sizes, collectives)
-    chapter.picture("splits", draw_splits, collectives)
-    columns = ("ms", "wait_ms", "transfer_ms", "predicted_ms", "error")
-    chapter.show(collectives, "algorithm", "ranks", "bytes", *columns, folded=True)
+    chapter.picture("sizes", plots.draw_sizes, collectives)
+    chapter.picture("splits", plots.draw_splits, collectives)
+    chapter.show(collectives, folded=True)
     if sent := list(_sent(measured)):
-        table = chapter.tabulate("bytes", BytesRow, sent)
-        chapter.show(table, "algorithm", "ranks", "bytes", "sent", "of_tensor")
+        chapter.show(chapter.tabulate("bytes", BytesRow, sent))
     _describe_fastest(chapter, rows)
     _describe_waits(chapter, [row for row in rows if row.wait_ms + row.transfer_ms > 0])
     _describe_rings(chapter, sent)
@@ -196,11 +181,9 @@ def write_strategies(chapter: Chapter, results: Results) -> None:
         return
     aggregation = chapter.tabulate("aggregation", RankStepRow, map(_aggregation, measured))
     strategies = chapter.tabulate("strategies", BottleneckRow, _strategies(aggregation.records))
-    chapter.picture("strategies", draw_strategies, aggregation, strategies)
-    columns = ("situation", "kind", "step_ms", "over_even", "wait_share")
-    ranks = ("waits_most", "waited_for")
-    written = dict.fromkeys(ranks, chapter.text.text("rank").format)
-    chapter.show(strategies, *columns, *ranks, forms=written)
+    chapter.picture("strategies", plots.draw_strategies, aggregation, strategies)
+    written = chapter.text.text("rank").format
+    chapter.show(strategies, forms=dict.fromkeys(("waits_most", "waited_for"), written))
     for situation in ("slow cpu", "slow link"):
         _describe_bottleneck(chapter, situation, strategies.where(situation=situation))
 
@@ -271,23 +254,22 @@ def write_delays(chapter: Chapter, results: Results) -> None:
     if not rows:
         return
     delays = chapter.tabulate("delays", DelayRow, rows)
-    late = {"rank": LATE_RANK, "delay": DELAY_MS}
-    chapter.picture("delays", draw_delays, delays, **late)
-    columns = ("even_ms", "late_ms", "added_ms", "wait_ms_of_others", "blame")
-    chapter.show(delays, "kind", *columns)
+    late = {"rank": lab.LATE_RANK, "delay": lab.DELAY_MS}
+    chapter.picture("delays", plots.draw_delays, delays, **late)
+    chapter.show(delays)
     for row in rows:
         longer = compare(row.late_ms, row.even_ms) is Order.MORE
         chapter.note("longer" if longer else "level", row=row, **late)
 
 
 def _delays(results: Results) -> Iterator[DelayRow]:
-    for kind in DELAYED:
+    for kind in lab.DELAYED:
         even, late = results.record(f"even-{kind}"), results.record(f"late-{kind}")
         if even is None or late is None or not even.step_s or not late.step_s:
             continue
         ledger = late.ledger
         assert ledger is not None
-        others = [row.exposed_wait_s for row in ledger.ranks if row.rank != LATE_RANK]
+        others = [row.exposed_wait_s for row in ledger.ranks if row.rank != lab.LATE_RANK]
         before, after = _quartiles(even), _quartiles(late)
         yield DelayRow(
             kind=kind,
@@ -295,7 +277,7 @@ def _delays(results: Results) -> Iterator[DelayRow]:
             late_ms=after,
             added_ms=after.middle - before.middle,
             wait_ms_of_others=statistics.fmean(others) * 1e3 / max(1, ledger.steps),
-            blame=ledger.blame[LATE_RANK],
+            blame=ledger.blame[lab.LATE_RANK],
         )
 
 
@@ -329,17 +311,15 @@ def write_choices(chapter: Chapter, results: Results) -> None:
         chapter.tabulate("compression", CompressionRow, compression)
     if curves := list(_curves(results)):
         table = chapter.tabulate("curves", LossRow, curves, key="name")
-        chapter.picture("curves", draw_curves, table)
-    how = chapter.table("choices", ChoiceRow)
-    chapter.show(how, "of", "average", "loss", "accuracy", "diverged_at")
-    sent = chapter.table("compression", CompressionRow)
-    chapter.show(sent, "compress", "bytes_per_step", "step_ms", "accuracy")
+        chapter.picture("curves", plots.draw_curves, table)
+    chapter.show(chapter.table("choices", ChoiceRow))
+    chapter.show(chapter.table("compression", CompressionRow))
     means = {row.of: row for row in choices if row.average == "mean" and row.accuracy is not None}
     for row in choices:
         if row.average == "sum" and row.of in means:
             _compare_sum(chapter, means[row.of], row)
-    chapter.note("means", **{of: means.get(of) for of in OF})
-    if len(compression) == len(COMPRESSED):
+    chapter.note("means", **{of: means.get(of) for of in lab.OF})
+    if len(compression) == len(lab.COMPRESSED):
         full, half = compression
         bytes_sent = ratio(half.bytes_per_step, full.bytes_per_step)
         step = divide(half.step_ms, full.step_ms)
@@ -347,8 +327,8 @@ def write_choices(chapter: Chapter, results: Results) -> None:
 
 
 def _choices(results: Results) -> Iterator[ChoiceRow]:
-    for of in OF:
-        for average in AVERAGES:
+    for of in lab.OF:
+        for average in lab.AVERAGES:
             name = f"{average}-{of}"
             record = results.record(name)
             diverged = record is None and results.diverged(name)
@@ -364,7 +344,7 @@ def _choices(results: Results) -> Iterator[ChoiceRow]:
 
 
 def _compression(results: Results) -> Iterator[CompressionRow]:
-    for compress in COMPRESSED:
+    for compress in lab.COMPRESSED:
         record = results.record(f"compress-{compress}")
         if record is not None and record.step_s and record.ledger is not None:
             yield CompressionRow(
@@ -376,8 +356,8 @@ def _compression(results: Results) -> Iterator[CompressionRow]:
 
 
 def _curves(results: Results) -> Iterator[LossRow]:
-    names = [f"{average}-{of}" for of in OF for average in AVERAGES]
-    for name in (*names, *(f"compress-{compress}" for compress in COMPRESSED)):
+    names = [f"{average}-{of}" for of in lab.OF for average in lab.AVERAGES]
+    for name in (*names, *(f"compress-{compress}" for compress in lab.COMPRESSED)):
         record = results.until_then(name) if results.diverged(name) else results.record(name)
         curve = [] if record is None else record.curve
         for point in smoothed(curve, max(1, len(curve) // 30)):

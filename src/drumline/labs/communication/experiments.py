@@ -18,14 +18,7 @@ from drumline.bench.case_runner import Measurement
 from drumline.bench.communication.aggregation import run_aggregation
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import (
-    Experiment,
-    LabSettings,
-    Options,
-    Training,
-    build_training,
-    place_ranks,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, place_ranks
 
 KINDS = (
     "allreduce",
@@ -68,7 +61,7 @@ _SHARED: Options = MappingProxyType(
 )
 
 
-def plan_experiments(settings: LabSettings) -> Sequence[Experiment]:
+def plan_experiments(settings: LabSettings) -> Sequence[Measurement | Training]:
     """List the experiments of lab 2, in order."""
     return [_collectives(settings), _aggregation(settings), *_delays(settings), *_choices(settings)]
 

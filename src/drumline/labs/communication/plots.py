@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drumline.labs.communication.experiments import DELAY_MS
 from drumline.labs.plots import Plot, Style
 from drumline.report.page.table import Table
-from drumline.report.plots import LEDGER, error_bars, middles
+from drumline.report.plots import LEDGER, draw_rank_bars, error_bars, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,18 +95,10 @@ def draw_strategies(plot: Plot, aggregation: Table[RankStepRow], _: Table[Bottle
     situations, kinds = aggregation.groups("situation"), list(aggregation.groups("kind"))
     ranks = sorted(aggregation.groups("rank"))
     figure, panels = plot.panels(len(situations), columns=1, height=2.3)
-    width = 0.8 / len(ranks)
+    parts = {part: plot.label(part) for part in ("wait", "transfer")}
     for axes, (situation, rows) in zip(panels, situations.items(), strict=True):
-        for number, rank in enumerate(ranks):
-            own = {row.kind: row for row in rows if row.rank == rank}
-            places = [k + (number - (len(ranks) - 1) / 2) * width for k in range(len(kinds))]
-            foot = [0.0] * len(kinds)
-            for part in ("wait", "transfer"):
-                heights = [getattr(own[k], f"{part}_ms") if k in own else 0.0 for k in kinds]
-                label = plot.label(part) if number == 0 else None
-                style: Style = {"bottom": foot, "color": LEDGER[part], "label": label}
-                axes.bar(places, heights, width * 0.9, **style)
-                foot = heights
+        by_rank = [[row for row in rows if row.rank == rank] for rank in ranks]
+        draw_rank_bars(axes, by_rank, kinds, parts)
         axes.set_xticks(range(len(kinds)), kinds, rotation=15)
         plot.panel(axes, "panel", legend=False, situation=plot.name("situation", situation))
     plot.legend(figure, panels[0], columns=2, title=plot.label("legend", last=ranks[-1]))

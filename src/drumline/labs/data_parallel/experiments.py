@@ -17,19 +17,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from drumline.core.errors import UsageError
-from drumline.labs.experiment import (
-    SAMPLES,
-    Experiment,
-    LabSettings,
-    Options,
-    Training,
-    build_training,
-    choose_data,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, count_samples
 
 KINDS = ("shuffle", "random", "sampling", "by_label", "dirichlet")
 """the first is what the others are compared with"""
-SKEWED = "by_label"
 CORES = "cores"
 """one process with all cores of the machine"""
 ALPHA = 0.5
@@ -75,11 +66,6 @@ class DataParallelPlan:
     epochs: int
     batches: tuple[int, ...]
 
-    @property
-    def local_batch(self) -> int:
-        """Samples per step of one rank."""
-        return BATCH // self.ranks
-
 
 def plan(settings: LabSettings) -> DataParallelPlan:
     """Say how large lab 3 is with these settings: ranks, workers, repeats, epochs, batches.
@@ -94,13 +80,14 @@ def plan(settings: LabSettings) -> DataParallelPlan:
             f"fewer, not {ranks}"
         )
     counts = {2**k for k in range(8) if 2**k < ranks} | {ranks}
-    if settings.full:
-        workers = tuple(sorted(counts | ({3} if ranks > 3 else set())))
-        batches = (32, 64, 128, 256, 512, 1024)
-        return DataParallelPlan(ranks=ranks, workers=workers, repeats=5, epochs=6, batches=batches)
-    workers = tuple(sorted(counts))
+    if settings.full and ranks > 3:
+        counts.add(3)
     return DataParallelPlan(
-        ranks=ranks, workers=workers, repeats=3, epochs=4, batches=(32, 128, 512)
+        ranks=ranks,
+        workers=tuple(sorted(counts)),
+        repeats=5 if settings.full else 3,
+        epochs=6 if settings.full else 4,
+        batches=(32, 64, 128, 256, 512, 1024) if settings.full else (32, 128, 512),
     )
 
 
@@ -112,11 +99,6 @@ def label_groups(ranks: int) -> tuple[tuple[int, ...], ...]:
         return tuple((rank % _LABELS,) for rank in range(ranks))
     bounds = [round(rank * _LABELS / ranks) for rank in range(ranks + 1)]
     return tuple(tuple(range(bounds[r], bounds[r + 1])) for r in range(ranks))
-
-
-def seed_names(name: str, of: DataParallelPlan) -> list[str]:
-    """Name the repeats of one of lab 3's experiments."""
-    return [f"{name}-{number}" for number in range(1, of.repeats + 1)]
 
 
 def batch_name(batch: int, rule: str) -> str:
@@ -134,10 +116,10 @@ def alone_name(part: int | None) -> str:
     return "alone-mixed" if part is None else f"alone-labels{part}"
 
 
-def plan_experiments(settings: LabSettings) -> list[Experiment]:
+def plan_experiments(settings: LabSettings) -> list[Training]:
     """List the runs of lab 3; what is compared lies close together: the machine may change."""
     of = plan(settings)
-    found: list[Experiment] = []
+    found: list[Training] = []
     for number in range(of.repeats):
         seeded: Options = {"seed": settings.seed + number}
         for kind in KINDS:
@@ -168,12 +150,11 @@ def _averaging(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training
 
 
 def _alone(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training]:
-    share = SAMPLES[choose_data(settings)] // of.ranks
-    data: Options = {"batch": of.local_batch, "samples": share}
-    yield _train(settings, alone_name(None), 1, {"data": data})
+    batch, share = BATCH // of.ranks, count_samples(settings) // of.ranks
+    yield _train(settings, alone_name(None), 1, {"data": {"batch": batch, "samples": share}})
     for part, labels in enumerate(label_groups(of.ranks)[:_LABELS]):
         partition = {"kind": "by_label", "labels": [list(labels)]}
-        data = {"batch": of.local_batch, "partition": partition}
+        data = {"batch": batch, "partition": partition}
         yield _train(settings, alone_name(part), 1, {"data": data})
 
 

@@ -12,31 +12,34 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel import experiments as lab
-from drumline.labs.data_parallel.experiments import KINDS, SKEWED
-from drumline.labs.data_parallel.plots import draw_averaging, draw_learning
 from drumline.labs.experiment import TEST_SAMPLES, Results
-from drumline.labs.repeats import CurveRow, Runs, ScoreRow, extremes, ranked, ratio
-from drumline.report.intervals import Interval, compare
+from drumline.labs.plots import Plot, Style
+from drumline.labs.repeats import CurveRow, Runs, ScoreRow
+from drumline.report.intervals import Interval, compare, extremes, ranked
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
 from drumline.report.runs.record import RunRecord
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 WIDTH = 20
 """steps that a drawn loss is the mean of"""
-MIXED = KINDS[0]
+MIXED, SKEWED = lab.KINDS[0], "by_label"
+_COLORS = 7
+"""ranks that can be told apart by colour, with one more for those that need not be"""
 _WAITS = 0.1
 """a share of waiting that is worth a sentence"""
 _SAME = 0.01
 """accuracies nearer than this are told as the same: one seed cannot tell them apart"""
 _CLEAR = 1.5
 """ranks' losses scatter anyway; what is this many times as much comes from their labels"""
-_EQUAL = 1e-3
-"""losses nearer than this, over a whole run, differ by rounding"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +61,13 @@ class StrategyRow:
 def write_learning(chapter: Chapter, results: Results) -> None:
     """Write lab 3's chapter on loss, accuracy, and who waits for whom, by partition."""
     of = lab.plan(results.settings)
-    runs = results.runs({kind: lab.seed_names(kind, of) for kind in KINDS})
+    runs = results.runs({kind: kind for kind in lab.KINDS}, of.repeats)
     if not runs:
         return
     rows = [_ending(kind, records) for kind, records in runs.items()]
     ends = chapter.tabulate("strategies", StrategyRow, rows)
-    losses = repeats.curve_rows(runs, width=WIDTH)
-    curves = chapter.tabulate("strategy_curves", CurveRow, losses, key="kind")
-    scores = chapter.tabulate("strategy_scores", ScoreRow, repeats.score_rows(runs), key="kind")
+    curves = repeats.tabulate_curves(chapter, "strategy_curves", runs, key="kind", width=WIDTH)
+    scores = repeats.tabulate_scores(chapter, "strategy_scores", runs, key="kind")
     chapter.picture("strategies", draw_learning, curves, scores, ranks=of.ranks, width=WIDTH)
     chapter.show(ends, "kind", "accuracy", "test_loss", "loss", "step_ms", "wait_share")
     base = chapter.text.name("kind", MIXED)
@@ -81,6 +83,21 @@ def write_learning(chapter: Chapter, results: Results) -> None:
             chapter.note("waiting", most=most, least=least)
 
 
+def draw_learning(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]) -> Figure:
+    """Draw lab 3's figure of loss by step and accuracy by samples, all partitions in each."""
+    figure, (losses, accuracy) = plot.panels(2)
+    for number, (kind, rows) in enumerate(curves.groups("key").items()):
+        name, tests = plot.name("kind", kind), scores.where(key=kind)
+        plot.band(losses, rows, "step", "loss", number=number, label=name)
+        samples, values = [row.samples for row in tests], [row.accuracy for row in tests]
+        style: Style = {"markersize": 4, "linewidth": 1.2, "label": name}
+        plot.points(accuracy, samples, values, number=number, scale=100, **style)
+    accuracy.locator_params(axis="x", nbins=5)
+    plot.panel(losses, "losses", log="y")
+    plot.panel(accuracy, "accuracy", legend=False)
+    return figure
+
+
 def _ending(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
     steps = [step for record in records for step in record.step_s]
     curves = [repeats.smoothed(record.curve, WIDTH) for record in records]
@@ -93,7 +110,7 @@ def _ending(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
         test_loss=repeats.geometric_mean_of(record.summary.get("test_loss") for record in records),
         loss=repeats.geometric_mean_of(curve[-1].loss for curve in curves if curve),
         step_ms=1000 * statistics.median(steps) if steps else None,
-        wait_share=ratio(waited, total),
+        wait_share=repeats.ratio(waited, total),
         waiting_rank=max(ranks, key=lambda rank: rank.caused_s).rank if ranks else None,
     )
 
@@ -162,16 +179,68 @@ def write_averaging(chapter: Chapter, results: Results) -> None:
     averaging = chapter.tabulate("averaging", AveragingRow, averaged)
     alone = chapter.tabulate("alone", AloneRow, parts)
     chapter.picture("hidden", draw_averaging, local, averaging, alone, width=WIDTH)
-    chapter.show(averaging, "kind", "optimizer", "averaged", "accuracy", "test_loss")
-    chapter.show(alone, "part", "samples", "accuracy")
+    chapter.show(averaging)
+    chapter.show(alone)
     _describe_local(chapter, local)
     one, two = (runs[SKEWED, "sgd", what] for what in ("gradients", "parameters"))
     if one is not None and two is not None and one.curve and two.curve:
         gap = repeats.largest_difference(one, two)
-        chapter.note("linear.rounding" if gap < _EQUAL else "linear.more", gap=gap)
+        chapter.note("linear.rounding" if gap < repeats.ROUNDING else "linear.more", gap=gap)
     for what in ("gradients", "parameters"):
         describe_adam(chapter, averaging, what)
     _describe_alone(chapter, alone, averaging)
+
+
+def draw_averaging(
+    plot: Plot,
+    local: Table[LocalLossRow],
+    averaging: Table[AveragingRow],
+    alone: Table[AloneRow],
+) -> Figure:
+    """Draw lab 3's figure of ranks' own losses, and of accuracies by what is averaged."""
+    figure = plot.figure(height=3.8)
+    grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.1))
+    losses, bars = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
+    for style, (kind, rows) in enumerate(local.groups("kind").items()):
+        ranks = sorted({row.rank for row in rows})
+        alike = style == 0 or len(ranks) > _COLORS
+        for rank in ranks:
+            mine = [row for row in rows if row.rank == rank]
+            label = plot.name("kind", kind) + plot.label("each" if alike else "rank", rank=rank)
+            losses.plot(
+                [row.step for row in mine],
+                [row.loss for row in mine],
+                color=plot.color(7 if style == 0 else 0 if alike else rank),
+                linestyle="--" if style == 0 else "-",
+                linewidth=0.9 if alike else 1.4,
+                label=None if alike and rank else label,  # one name for all ranks
+            )
+    plot.panel(losses, "losses", log="y")
+    _draw_accuracies(plot, bars, averaging.records, alone.records)
+    return figure
+
+
+def _draw_accuracies(
+    plot: Plot, axes: Axes, averaging: Sequence[AveragingRow], alone: Sequence[AloneRow]
+) -> None:
+    bars: list[tuple[str, float | None, int]] = []
+    for row in averaging:
+        names = [
+            plot.name(column, getattr(row, column)) for column in ("kind", "optimizer", "averaged")
+        ]
+        bars.append((", ".join(names), row.accuracy, 0 if row.optimizer == "sgd" else 1))
+    for one in alone:
+        name = plot.label("mixed" if one.part == "mixed" else "part", part=one.part)
+        bars.append((name, one.accuracy, 7))
+    shown = [(name, 100 * value, color) for name, value, color in bars if value is not None]
+    for place, (_, value, color) in enumerate(shown):
+        axes.barh(place, value, color=plot.color(color), height=0.7)
+        axes.text(value + 1, place, f"{value:.1f}", va="center", color=plot.ink, fontsize=7)
+    axes.set_yticks(range(len(shown)), [name for name, _, _ in shown], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 112)
+    plot.panel(axes, "accuracy")
+    axes.grid(visible=False, axis="y")  # numbers stand there
 
 
 def _local_losses(results: Results) -> Iterator[LocalLossRow]:
@@ -200,7 +269,7 @@ def _alone(results: Results) -> Iterator[AloneRow]:
 def _describe_local(chapter: Chapter, local: Table[LocalLossRow]) -> None:
     """Compare how far ranks' own losses lie apart."""
     mixed, skewed = (_spread(local.where(kind=kind)) for kind in (MIXED, SKEWED))
-    over = ratio(skewed, mixed)
+    over = repeats.ratio(skewed, mixed)
     names = {"name": chapter.text.name("kind", SKEWED), "base": chapter.text.name("kind", MIXED)}
     ending = chapter.write("local.own" if (over or 0.0) > _CLEAR else "local.alike")
     spreads = {"skewed": skewed, "mixed": mixed, "ratio": over}
@@ -224,10 +293,8 @@ def describe_adam(chapter: Chapter, averaging: Table[AveragingRow], averaged: st
     if mixed is None or skewed is None or mixed.accuracy is None or skewed.accuracy is None:
         return
     gap = abs(mixed.accuracy - skewed.accuracy)
-    near = gap < _SAME
-    ending = (
-        chapter.write("adam.near") if near else chapter.write(f"adam.apart.{averaged}", gap=gap)
-    )
+    key, holes = ("near", {}) if gap < _SAME else (f"apart.{averaged}", {"gap": gap})
+    ending = chapter.write(f"adam.{key}", **holes)
     what = chapter.text.text(f"adam.{averaged}")
     chapter.note("adam.ended", skewed=skewed, mixed=mixed, what=what, ending=ending)
 

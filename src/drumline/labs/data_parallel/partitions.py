@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel.experiments import KINDS, label_groups, plan
-from drumline.labs.data_parallel.plots import draw_labels, draw_overlap
 from drumline.labs.experiment import Results
+from drumline.labs.plots import Plot
 from drumline.report.page.blocks import Facts
-from drumline.report.page.table import percent, times
+from drumline.report.page.table import Table, percent, times
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Coverage = Mapping[str, Any]
 """`coverage.json` of a run, or one of its parts"""
@@ -22,6 +26,8 @@ Coverages = Mapping[str, Coverage]
 SPANS = ("first_epoch", "run")
 _LUCK = 2.0
 """labels that differ by less than so many times what chance alone does are called mixed"""
+_ROOM = 8
+"""ranks whose numbers can be read in one of the small panels"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +98,78 @@ def write_partitions(chapter: Chapter, results: Results) -> None:
         chapter.note("sampling", row=row, expected=expected)
     _describe_disjoint(chapter, rows)
     _describe_labels(chapter, rows, covered)
+
+
+def draw_labels(plot: Plot, labels: Table[LabelRow], parts: Table[PartRow]) -> Figure:
+    """Draw lab 3's figure of the labels that each rank drew, a panel per partition; coverage."""
+    kinds = [row.kind for row in parts.records]
+    figure, panels = plot.panels(len(kinds) + 1, columns=3, height=3.0)
+    top = max(row.share for row in labels.records)
+    for number, (kind, axes) in enumerate(zip(kinds, panels, strict=False)):
+        rows = labels.where(kind=kind)
+        digits, ranks = sorted({row.label for row in rows}), sorted({row.rank for row in rows})
+        shares = {(row.label, row.rank): row.share for row in rows}
+        matrix = [[shares[digit, rank] for rank in ranks] for digit in digits]
+        plot.heat(axes, matrix, write=_in_percent, top=top)
+        axes.set_xticks(ranks[:: _stride(ranks, 10)])
+        axes.set_yticks(range(len(digits)), [str(digit) for digit in digits])
+        _name(plot, axes, kind, x=plot.label("rank"))
+        if number % 3 == 0:
+            axes.set_ylabel(plot.label("digit"))
+    _draw_coverage(plot, panels[-1], parts.records)
+    return figure
+
+
+def _draw_coverage(plot: Plot, axes: Axes, parts: Sequence[PartRow]) -> None:
+    matrix = [[row.seen_first_epoch, row.seen_run] for row in parts]
+    plot.heat(axes, matrix, write=_in_percent, top=1.0, color=1)
+    axes.set_xticks([0, 1], [plot.name("span", "first_epoch"), plot.name("span", "run")])
+    names = [plot.name("kind", row.kind).replace("（", " （") for row in parts]
+    lines = [name.replace(" ", "\n", 1) for name in names]
+    axes.set_yticks(range(len(names)), lines, fontsize=7)
+    axes.set_title(plot.label("seen"), fontsize=9)
+
+
+def draw_overlap(plot: Plot, overlaps: Table[OverlapRow]) -> Figure:
+    """Draw lab 3's heat maps of the samples that ranks share: an epoch above, the run below."""
+    kinds = list(overlaps.groups("kind"))
+    ranks = list(overlaps.groups("rank"))
+    crowded = len(ranks) > _ROOM
+    write: Callable[[float], str] = (lambda _: "") if crowded else _in_percent
+    figure, panels = plot.panels(2 * len(kinds), columns=len(kinds), height=2.0)
+    for place, axes in enumerate(panels):
+        below, column = divmod(place, len(kinds))
+        kind, span = kinds[column], ("first_epoch", "run")[below]
+        rows = overlaps.where(kind=kind, span=span)
+        shares = {(row.rank, row.other): row.share for row in rows}
+        matrix = [[shares[rank, other] for other in ranks] for rank in ranks]
+        plot.heat(axes, matrix, write=write, top=1.0, color=2)
+        axes.set_aspect("equal")
+        axes.set_xticks(ranks[:: _stride(ranks, 6)])
+        axes.set_yticks(ranks[:: _stride(ranks, 6)])
+        if below == 0:
+            _name(plot, axes, kind, x="")
+        else:
+            axes.set_xlabel(plot.label("rank"))
+        if column == 0:
+            axes.set_ylabel(f"{plot.name('span', span)}\n{plot.label('rank')}")
+    figure.suptitle(plot.label("crowded" if crowded else "common"), fontsize=9)
+    return figure
+
+
+def _name(plot: Plot, axes: Axes, kind: str, *, x: str) -> None:
+    name = plot.name("kind", kind).replace(" (", "\n(").replace("（", "\n（")
+    axes.set_title(name, fontsize=9)
+    axes.set_xlabel(x)
+
+
+def _stride(ranks: Sequence[int], room: int) -> int:
+    """Return which of the ranks is named, each or every so many, that so many names have room."""
+    return -(-len(ranks) // room)
+
+
+def _in_percent(share: float) -> str:
+    return f"{100 * share:.0f}"
 
 
 def _part(kind: str, coverage: Coverage) -> PartRow:

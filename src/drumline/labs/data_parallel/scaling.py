@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel import experiments as lab
 from drumline.labs.data_parallel.learning import WIDTH, StrategyRow
-from drumline.labs.data_parallel.plots import draw_batches, draw_equal_cost, draw_scaling
 from drumline.labs.experiment import Results
-from drumline.labs.repeats import CurveRow, ScoreRow, extremes, ranked, ratio
-from drumline.report.intervals import Interval, compare, quartile_interval
+from drumline.labs.plots import Plot, Style
+from drumline.labs.repeats import CurveRow, ScoreRow
+from drumline.report.intervals import Interval, compare, extremes, quartile_interval, ranked
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Sentence
+from drumline.report.plots import middles
 from drumline.report.runs.record import RunRecord
 
-_EQUAL = 1e-3
-"""losses nearer than this, over a whole run, differ by rounding"""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _RULES = ("same", "scaled")
 _SMALL = 8
 """steps that a drawn loss of a batch of 128 is the mean of; others so that samples are as many"""
@@ -67,21 +71,19 @@ def write_scaling(chapter: Chapter, results: Results) -> None:
     of = lab.plan(results.settings)
     names = {str(workers): f"workers{workers}" for workers in of.workers}
     names |= {str(of.ranks): "shuffle", lab.CORES: lab.CORES}  # on all workers these are one run
-    found = results.runs({setup: lab.seed_names(name, of) for setup, name in names.items()})
+    found = results.runs(names, of.repeats)
     setups = {setup: records for setup, records in found.items() if records[0].step_s}
     if "1" not in setups:
         return
     rows = [_scaling(setup, records, setups["1"]) for setup, records in setups.items()]
     scaling = chapter.tabulate("scaling", SetupRow, rows)
-    curve_rows = repeats.curve_rows(setups, width=WIDTH)
-    curves = chapter.tabulate("scaling_curves", CurveRow, curve_rows, key="setup")
-    score_rows = repeats.score_rows(setups)
-    scores = chapter.tabulate("scaling_scores", ScoreRow, score_rows, key="setup")
+    curves = repeats.tabulate_curves(chapter, "scaling_curves", setups, key="setup", width=WIDTH)
+    scores = repeats.tabulate_scores(chapter, "scaling_scores", setups, key="setup")
     equal = chapter.tabulate("equal_time", EqualTimeRow, _at_equal_time(curves, scores))
     chapter.picture("scaling", draw_scaling, scaling)
     chapter.picture("equal_cost", draw_equal_cost, curves, scores)
     chapter.show(scaling, "setup", "step_ms", "speedup", "efficiency", "samples_per_s", "accuracy")
-    chapter.show(equal, "setup", "within_s", "samples", "loss", "accuracy")
+    chapter.show(equal)
     many = [row for row in rows if row.setup not in ("1", lab.CORES)]
     for row in many:
         if row.speedup is not None:
@@ -98,24 +100,75 @@ def write_scaling(chapter: Chapter, results: Results) -> None:
             chapter.note("cores", alone=alone, best=best, verdict=verdict)
         accounts = {"compute": last.compute_ms, "wait": last.wait_ms, "transfer": last.transfer_ms}
         total = sum(ms or 0.0 for ms in (*accounts.values(), last.data_ms))
-        shares = {account: ratio(ms, total) for account, ms in accounts.items()}
+        shares = {account: repeats.ratio(ms, total) for account, ms in accounts.items()}
         chapter.note("accounts", row=last, **shares)
         _describe_equal_samples(chapter, setups["1"][0], setups[last.setup][0], last.setup)
     _describe_equal_time(chapter, equal.records)
+
+
+def draw_scaling(plot: Plot, scaling: Table[SetupRow]) -> Figure:
+    """Draw lab 3's figure of speed-up, efficiency, and where the time of a step went."""
+    figure, (speed, efficiency, where) = plot.panels(3, height=3.2)
+    told = [row for row in scaling.records if row.speedup is not None]
+    rows = [row for row in told if row.setup != lab.CORES]
+    workers = [row.workers for row in rows]
+    style: Style = {"markersize": 4, "capsize": 3, "label": plot.label("measured")}
+    speed.plot(workers, workers, color=plot.color(7), linestyle="--", label=plot.label("ideal"))
+    plot.points(speed, workers, [row.speedup for row in rows], number=0, **style)
+    for value in middles(row.speedup for row in told if row.setup == lab.CORES):
+        speed.axhline(value, color=plot.color(1), linestyle=":", label=_setup(plot, lab.CORES))
+    efficiency.axhline(100, color=plot.color(7), linestyle="--")
+    shares = [row.efficiency for row in rows]
+    plot.points(efficiency, workers, shares, number=0, scale=100.0, **style)
+    speed.set_ylim(0, 1.1 * max([1, *workers]))  # intervals of a noisy machine may reach far
+    efficiency.set_ylim(0, 130)
+    known = [row for row in scaling.records if row.compute_ms is not None]
+    parts = ("compute", "wait", "transfer", "data")
+    plot.stacked(where, {part: [getattr(row, f"{part}_ms") for row in known] for part in parts})
+    names = [plot.label("all cores") if row.setup == lab.CORES else row.setup for row in known]
+    where.set_xticks(range(len(known)), names)
+    for axes in (speed, efficiency):
+        axes.set_xticks(workers)
+    for axes, key in ((speed, "speedup"), (efficiency, "efficiency"), (where, "accounts")):
+        plot.panel(axes, key)
+    return figure
+
+
+def _setup(plot: Plot, setup: str) -> str:
+    """Return the name of a number of workers, or of one process with all cores."""
+    key = {lab.CORES: "cores", "1": "worker"}.get(setup, "workers")
+    return plot.label(f"setups.{key}", setup=setup)
+
+
+def draw_equal_cost(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]) -> Figure:
+    """Draw lab 3's figure of loss and accuracy of all setups over samples and seconds."""
+    figure, panels = plot.panels(4, columns=2, height=2.9)
+    for column, by in enumerate(("samples", "seconds")):
+        losses, accuracy = panels[column], panels[2 + column]
+        for number, (setup, rows) in enumerate(curves.groups("key").items()):
+            name, dashed, tests = _setup(plot, setup), setup == lab.CORES, scores.where(key=setup)
+            plot.band(losses, rows, by, "loss", number=number, label=name, dashed=dashed)
+            across, values = [getattr(row, by) for row in tests], [row.accuracy for row in tests]
+            style: Style = {"markersize": 4, "linestyle": "--" if dashed else "-", "label": name}
+            plot.points(accuracy, across, values, number=number, scale=100, bars=False, **style)
+        for axes in (losses, accuracy):
+            axes.locator_params(axis="x", nbins=5)
+        plot.panel(losses, f"losses by {by}", legend=column == 1, log="y")
+        plot.panel(accuracy, f"accuracy by {by}", legend=False)
+    return figure
 
 
 def _scaling(setup: str, records: Sequence[RunRecord], base: Sequence[RunRecord]) -> SetupRow:
     workers = 1 if setup == lab.CORES else int(setup)
     pairs = repeats.pairs_of_seeds(base, records)
     speedup = repeats.ratio_of(pairs, lambda record: record.median_step_s)
-    known = speedup is not None and setup != lab.CORES
     return SetupRow(
         setup=setup,
         workers=workers,
         repeats=len(records),
         step_ms=quartile_interval([1000 * step for record in records for step in record.step_s]),
         speedup=speedup,
-        efficiency=speedup.scaled(1 / workers) if speedup is not None and known else None,
+        efficiency=speedup.scaled(1 / workers) if speedup and setup != lab.CORES else None,
         accuracy=repeats.accuracy_of(records),
         samples_per_s=statistics.median(_rate(record) or 0.0 for record in records),
         **_accounts(records),
@@ -123,7 +176,7 @@ def _scaling(setup: str, records: Sequence[RunRecord], base: Sequence[RunRecord]
 
 
 def _rate(record: RunRecord) -> float | None:
-    return ratio(record.curve[-1].samples, record.curve[-1].seconds)
+    return repeats.ratio(record.curve[-1].samples, record.curve[-1].seconds)
 
 
 def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
@@ -167,18 +220,12 @@ def _at_time(values: Sequence[tuple[float, float | None]], when: float) -> float
 
     None: it is too early, or a point lacks a value (the interval of one seed).
     """
-    before = [point for point in values if point[0] <= when]
-    after = [point for point in values if point[0] > when]
-    if not before or before[-1][1] is None:
+    after = bisect_right(values, when, key=lambda point: point[0])
+    since, last = values[after - 1] if after else (when, None)
+    until, following = values[after] if after < len(values) else (math.inf, last)
+    if last is None or following is None:
         return None
-    since, last = before[-1][0], before[-1][1]
-    if not after:
-        return float(last)
-    until, following = after[0]
-    if following is None:
-        return None
-    share = (when - since) / (until - since) if until - since else 0.0
-    return float(last + share * (following - last))
+    return float(last + (when - since) / (until - since) * (following - last))
 
 
 def _describe_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup: str) -> None:
@@ -187,8 +234,8 @@ def _describe_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, s
     if not same_seed or one.accuracy is None or many.accuracy is None:
         return
     gap = repeats.largest_difference(one, many)
-    began_alike = abs(one.curve[0].loss - many.curve[0].loss) < _EQUAL
-    case = "same" if gap < _EQUAL else "magnified" if began_alike else "different"
+    began_alike = abs(one.curve[0].loss - many.curve[0].loss) < repeats.ROUNDING
+    case = "same" if gap < repeats.ROUNDING else "magnified" if began_alike else "different"
     change = many.accuracy - one.accuracy
     chapter.note(f"equal_samples.{case}", gap=gap, change=change, workers=setup)
 
@@ -252,13 +299,41 @@ def write_batches(chapter: Chapter, results: Results) -> None:
         if batch != lab.BATCH or rule == _RULES[0]  # there the rules are the same run
     }
     width = {f"{batch} {rule}": max(1, _SMALL * lab.BATCH // batch) for batch, rule in runs}
-    curve_rows = repeats.curve_rows(named, width=width)
-    curves = chapter.tabulate("batch_curves", CurveRow, curve_rows, key="run")
+    curves = repeats.tabulate_curves(chapter, "batch_curves", named, key="run", width=width)
     chapter.picture("batches", draw_batches, batches, curves, ranks=of.ranks, lr=f"{lab.LR:g}")
-    columns = ("accuracy", "test_loss", "step_ms", "samples_per_s", "comm_share")
-    chapter.show(batches, "batch", "rule", "lr", "steps", *columns)
+    chapter.show(batches)
     _describe_speed(chapter, batches.where(rule=_RULES[0]))
     _describe_accuracy(chapter, batches)
+
+
+def draw_batches(plot: Plot, batches: Table[BatchRow], curves: Table[CurveRow]) -> Figure:
+    """Draw lab 3's figure of the global batch: loss by samples, accuracy and speed by batch."""
+    figure, (losses, accuracy, speed) = plot.panels(3, height=3.3)
+    sizes = sorted({row.batch for row in batches.records})
+    rules = {rule: plot.label(f"rules.{rule}") for rule in ("same", "scaled")}
+    for row in batches.records:
+        if own := curves.where(key=f"{row.batch} {row.rule}"):
+            number, name = sizes.index(row.batch), f"{row.batch}, {rules[row.rule]}"
+            dashed = row.rule == "scaled"
+            plot.band(losses, own, "samples", "loss", number=number, label=name, dashed=dashed)
+    for number, (rule, name) in enumerate(rules.items()):
+        rows = [row for row in batches.where(rule=rule) if row.accuracy is not None]
+        across, values = [row.batch for row in rows], [row.accuracy for row in rows]
+        style: Style = {"linestyle": "--" if rule == "scaled" else "-", "label": name}
+        plot.points(accuracy, across, values, number=number, scale=100, bars=False, **style)
+    rows = [row for row in batches.where(rule="same") if row.samples_per_s]
+    rates = middles(row.samples_per_s for row in rows)
+    speed.plot([row.batch for row in rows], rates, color=plot.color(2), marker="o")
+    speed.set_ylim(0, None)
+    losses.locator_params(axis="x", nbins=4)
+    for axes in (accuracy, speed):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+    plot.panel(losses, "losses", legend=False, log="y")
+    plot.legend(figure, losses, columns=5)
+    plot.panel(accuracy, "accuracy")
+    plot.panel(speed, "speed")
+    return figure
 
 
 def _batch(batch: int, rule: str, record: RunRecord) -> BatchRow:
@@ -274,22 +349,19 @@ def _batch(batch: int, rule: str, record: RunRecord) -> BatchRow:
         test_loss=record.summary.get("test_loss"),
         step_ms=None if step is None else 1000 * step,
         samples_per_s=_rate(record),
-        comm_share=ratio(exposed, total),
+        comm_share=repeats.ratio(exposed, total),
     )
 
 
 def _describe_speed(chapter: Chapter, rows: Sequence[BatchRow]) -> None:
     """Compare the rates of the largest and the smallest batch."""
-    told = [
-        (row, row.samples_per_s, row.comm_share)
-        for row in rows
-        if row.samples_per_s and row.comm_share is not None
-    ]
-    if len(told) < 2:
-        return
-    (small, small_rate, small_share), (large, large_rate, large_share) = told[0], told[-1]
-    why = chapter.write("same_bytes") if large_share < small_share else ""
-    chapter.note("speed", large=large, small=small, ratio=large_rate / small_rate, why=why)
+    told = [row for row in rows if row.samples_per_s and row.comm_share is not None]
+    if len(told) > 1:
+        small, large = told[0], told[-1]
+        less = (large.comm_share or 0.0) < (small.comm_share or 0.0)
+        why = chapter.write("same_bytes") if less else ""
+        over = repeats.ratio(large.samples_per_s, small.samples_per_s)
+        chapter.note("speed", large=large, small=small, ratio=over, why=why)
 
 
 def _describe_accuracy(chapter: Chapter, batches: Table[BatchRow]) -> None:

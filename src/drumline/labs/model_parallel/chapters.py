@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
+from drumline.bench.model_parallel.display import Bars, draw_bars, draw_loss_curves
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results
 from drumline.labs.model_parallel.cases import (
     ALONE,
     ALONE_AGAIN,
-    TRACED,
     BaselineRow,
     Cases,
     FormRow,
-    find_cases,
+    RankRow,
     tabulate_cases,
 )
-from drumline.labs.model_parallel.plots import (
-    draw_curves,
-    draw_forms,
-    draw_microbatches,
-    draw_trace,
-)
-from drumline.labs.repeats import extremes, ranked, ratio
-from drumline.report.intervals import Interval, Order, compare, divide
+from drumline.labs.model_parallel.experiments import SWEPT
+from drumline.labs.model_parallel.trace import TRACED, draw_trace
+from drumline.labs.plots import Plot, Style
+from drumline.labs.repeats import LossRow, ratio
+from drumline.report.intervals import Interval, Order, compare, divide, extremes, ranked
 from drumline.report.page.blocks import Facts
+from drumline.report.page.table import NOTHING, Table, plain
 from drumline.report.page.translator import Sentence
+from drumline.report.plots import middles
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
 
 _SPLIT = ("rpc", "pipeline", "tensor")
 _GLOSSARY = ("alone", "data", "rpc ×m", "pipeline S ×m", "tensor")
@@ -35,6 +39,14 @@ _NEAR = 0.03
 _AGREE = 1e-4
 """in float32 the losses of a batch differ by rounding, which is far less early in a training"""
 _NEVER = 0.01
+_FORM_COLORS = {"alone": 7, "data": 4, "rpc": 1, "pipeline": 0, "tensor": 2}
+_LINE_COLORS = {"rpc": 1, "pipeline 1f1b": 0, "pipeline gpipe": 3, "pipeline interleaved": 6}
+_MB = 1e-6
+_BAR_IN, _FRAME_IN = 0.2, 0.75
+_LONG = 999.5
+"""numbers beyond have all their digits"""
+_ASIDE = 1.035
+"""how far lines stand beside each other, so that their error bars do not cover one another"""
 
 
 def compare_steps(first: Interval, second: Interval, *, drift: float = 0.0) -> Order:
@@ -68,6 +80,49 @@ def write_forms(chapter: Chapter, results: Results) -> None:
         _describe_surprises(chapter, cases)
         _describe_drift(chapter, cases, alone)
     compare_with_data(chapter, cases)
+
+
+def draw_forms(
+    plot: Plot,
+    forms: Table[FormRow],
+    ranks: Table[RankRow],
+    *,
+    baseline: BaselineRow | None,
+) -> Figure:
+    """Draw lab 4's figure of time, memory and bytes of all forms, by one list of names."""
+    rows = forms.records
+    figure = plot.figure(height=_FRAME_IN + _BAR_IN * len(rows))
+    panels = figure.subplots(1, 3, sharey=True)
+    steps = [row.step_ms.middle for row in rows]
+    peaks, sent = ([_mb(row.peak_bytes) for row in rows], [_mb(row.sent_bytes) for row in rows])
+    held = ranks.groups("case")
+    dots = [[one.peak_bytes * _MB for one in held[row.case] if one.peak_bytes] for row in rows]
+    spread = [(row.step_ms.low, row.step_ms.high) for row in rows]
+    colors = [plot.color(_FORM_COLORS.get(row.form, 3)) for row in rows]
+    for axes, key, bars in (
+        (panels[0], "step", Bars(values=steps, labels=_write(steps), spread=spread)),
+        (panels[1], "peak", Bars(values=peaks, labels=_write(peaks), dots=dots)),
+        (panels[2], "sent", Bars(values=sent, labels=_write(sent))),
+    ):
+        draw_bars(plot, axes, bars, colors)
+        plot.panel(axes, key)
+        axes.grid(visible=False, axis="y")
+    if baseline is not None:
+        panels[0].axvline(baseline.step_ms.middle, color=plot.ink, ls=":", lw=1)
+    panels[0].set_yticks(range(len(rows)), [row.case for row in rows])
+    panels[0].invert_yaxis()
+    return figure
+
+
+def _mb(value: float | None) -> float | None:
+    return None if value is None else value * _MB
+
+
+def _write(values: Sequence[float | None]) -> list[str]:
+    return [
+        NOTHING if value is None else plain(value) if value < _LONG else f"{value:.0f}"
+        for value in values
+    ]
 
 
 def _describe_surprises(chapter: Chapter, cases: Cases) -> None:
@@ -107,7 +162,7 @@ def compare_with_data(chapter: Chapter, cases: Cases) -> None:
 
 def write_microbatches(chapter: Chapter, _results: Results) -> None:
     """Write lab 4's chapter on microbatches and schedules, beside the bubble's formula."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     rows = [row for row in cases.forms.records if row.bubble is not None]
     if rows:
         draw = partial(draw_microbatches, baseline=cases.baseline)
@@ -115,6 +170,56 @@ def write_microbatches(chapter: Chapter, _results: Results) -> None:
     _describe_microbatches(chapter, [row for row in rows if row.form == "rpc"], cases.drift)
     _describe_schedules(chapter, cases)
     _describe_bubbles(chapter, rows)
+
+
+def draw_microbatches(plot: Plot, forms: Table[FormRow], *, baseline: BaselineRow | None) -> Figure:
+    """Draw lab 4's figure of step and bubble by microbatches, the formula beside."""
+    figure, (left, right) = plot.panels(2, height=3.5)
+    lines = _lines(forms.records)
+    for number, (name, rows) in enumerate(lines.items()):
+        across = [(row.microbatches or 0) * _ASIDE**number for row in rows]
+        color = plot.color(_LINE_COLORS.get(name, 8))
+        style: Style = {"color": color, "ms": 5, "lw": 1.3, "label": name}
+        plot.points(left, across, [row.step_ms for row in rows], number=number, **style)
+        plot.points(right, across, [row.bubble for row in rows], number=number, **style)
+    if baseline is not None:
+        alone = baseline.step_ms
+        left.axhline(alone.middle, color=plot.ink, ls=":", lw=1, label=ALONE)
+        if alone.low is not None and alone.high is not None:
+            left.axhspan(alone.low, alone.high, color=plot.ink, alpha=0.08, lw=0)
+    shown = [row for rows in lines.values() for row in rows]
+    usual = [row for row in shown if row.schedule != "interleaved"]
+    formula = {row.microbatches or 0: row.bubble_theory for row in usual}
+    theory = sorted(formula)
+    style = {"color": plot.ink, "ls": "--", "lw": 1, "label": "(p−1)/(m+p−1)"}
+    right.plot(theory, middles(formula[count] for count in theory), **style)
+    right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    counts = sorted({row.microbatches or 0 for row in shown})
+    handles: dict[str, Artist] = {}
+    for axes, key in ((left, "step"), (right, "bubble")):
+        axes.set_ylim(0, None)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        plot.panel(axes, key, legend=False)
+        drawn, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, drawn, strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def _lines(rows: Sequence[FormRow]) -> Mapping[str, Sequence[FormRow]]:
+    """The cases with microbatches, by what they are a line of.
+
+    One microbatch has one order only, so it is where the line of every schedule begins; it is drawn
+    with the one that is tried with all numbers.
+    """
+    found: dict[str, list[FormRow]] = {}
+    for row in rows:
+        if row.microbatches is not None and row.bubble is not None:
+            name = "rpc" if row.form == "rpc" else f"pipeline {row.schedule or SWEPT}"
+            found.setdefault(name, []).append(row)
+    return {name: sorted(own, key=lambda row: row.microbatches or 0) for name, own in found.items()}
 
 
 def _describe_microbatches(chapter: Chapter, rows: Sequence[FormRow], drift: float) -> None:
@@ -159,7 +264,7 @@ def _describe_bubbles(chapter: Chapter, rows: Sequence[FormRow]) -> None:
 
 def write_trace(chapter: Chapter, _results: Results) -> None:
     """Write lab 4's chapter on which rank computes when."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     if cases.trace.rows:
         chapter.picture("trace", draw_trace, cases.trace)
     _describe_together(chapter, [row for row in cases.forms.records if row.together is not None])
@@ -181,7 +286,7 @@ def _describe_together(chapter: Chapter, rows: Sequence[FormRow]) -> None:
 
 def write_costs(chapter: Chapter, results: Results) -> None:
     """Write lab 4's chapter on what memory the ranks hold, and what they send."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     _describe_memory(chapter, cases)
     _describe_bytes(chapter, cases, nodes=results.settings.nodes)
 
@@ -216,13 +321,23 @@ def _describe_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
 
 def write_losses(chapter: Chapter, _results: Results) -> None:
     """Write lab 4's chapter on whether all forms of parallelism computed the same losses."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     if cases.curves.rows:
         chapter.picture("curves", draw_curves, cases.curves)
-    columns = ("rank", "peak_bytes", "sent_bytes", "idle_ms", "bubble_idle_ms")
-    chapter.show(cases.ranks, "case", *columns, folded=True)
+    chapter.show(cases.ranks, folded=True)
     chapter.add(_write_agreement(chapter, cases))
     _describe_weights(chapter, cases)
+
+
+def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
+    """Draw lab 4's loss curves of all forms on one axis."""
+    figure, (axes,) = plot.panels(1, height=3.6)
+    losses = {case: [row.loss for row in rows] for case, rows in curves.groups("key").items()}
+    colors = [plot.color(number) for number in range(len(losses))]
+    draw_loss_curves(plot, axes, losses, colors, base=ALONE)
+    plot.panel(axes, "panel", legend=False)
+    figure.legend(loc="outside right upper")
+    return figure
 
 
 def _write_agreement(chapter: Chapter, cases: Cases) -> Sentence | None:
@@ -250,7 +365,7 @@ def _describe_weights(chapter: Chapter, cases: Cases) -> None:
 
 def summarize(chapter: Chapter) -> Sentence | None:
     """Say in one sentence of lab 4 which form is fastest, and whether all computed the same."""
-    cases = find_cases(chapter)
+    cases = Cases(chapter)
     if not cases.forms.rows:
         return None
     fastest, losses = None, _write_agreement(chapter, cases)

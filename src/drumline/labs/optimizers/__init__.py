@@ -1,25 +1,18 @@
 """Lab 1, optimizers: GD, SGD, momentum and Adam, ours beside torch's, on one machine."""
 
 from drumline.labs.chapter import Lab
-from drumline.labs.optimizers.convergence import (
-    summarize,
-    write_convergence,
-    write_rates,
-    write_sample_order,
-)
-from drumline.labs.optimizers.cost import write_engines, write_profile
+from drumline.labs.optimizers import convergence, cost
 from drumline.labs.optimizers.experiments import plan_experiments
 
 LAB = Lab(
     number=1,
-    name="optimizers",
     experiments=plan_experiments,
     chapters={
-        "convergence": write_convergence,
-        "engines": write_engines,
-        "profile": write_profile,
-        "rates": write_rates,
-        "sample_order": write_sample_order,
+        "convergence": convergence.write_convergence,
+        "engines": cost.write_engines,
+        "profile": cost.write_profile,
+        "rates": convergence.write_rates,
+        "sample_order": convergence.write_sample_order,
     },
-    summarize=summarize,
+    summarize=convergence.summarize,
 )

@@ -7,41 +7,40 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results
 from drumline.labs.optimizers import experiments as lab
-from drumline.labs.optimizers.experiments import OPTIMIZERS
-from drumline.labs.optimizers.plots import (
-    draw_accuracy,
-    draw_convergence,
-    draw_rates,
-    draw_sample_order,
-)
-from drumline.labs.repeats import CurveRow, Runs, ScoreRow, ranked, ratio
-from drumline.report.intervals import Interval, Order, compare
+from drumline.labs.plots import Plot, Style
+from drumline.labs.repeats import CurveRow, Runs, ScoreRow
+from drumline.report.intervals import Interval, Order, compare, ranked
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Sentence, Text
 from drumline.report.runs.record import RunRecord
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 WIDTH = 20
 """steps that a drawn loss is the mean of, but for GD, which does not scatter"""
-WIDTHS = {optimizer: 1 if optimizer == "gd" else WIDTH for optimizer in OPTIMIZERS}
+WIDTHS = {optimizer: 1 if optimizer == "gd" else WIDTH for optimizer in lab.OPTIMIZERS}
 _GUESSING = math.log(10)
 """the loss of guessing among ten digits"""
 _DIVERGED = 10 * _GUESSING
 """a loss beyond this has diverged"""
+_SHOWN = 4.0
+"""the loss at which a run that diverged is marked"""
 _NEAR = 0.05
 """learning rates whose accuracy is within this of the best one's are called good"""
 
 
 def runs_of(results: Results, *, engine: str = "drumline") -> dict[str, list[RunRecord]]:
     """Return lab 1's finished runs of each optimizer."""
-    of = lab.plan(results.settings)
-    return results.runs({name: lab.seed_names(name, of, engine=engine) for name in OPTIMIZERS})
+    names = {name: f"{name}{lab.ENGINES[engine]}" for name in lab.OPTIMIZERS}
+    return results.runs(names, lab.plan(results.settings).repeats)
 
 
 def _amount(value: float) -> str:
@@ -80,14 +79,13 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     if not runs:
         return
     ends = chapter.tabulate("ends", EndRow, _ends(runs))
-    losses = repeats.curve_rows(runs, width=WIDTHS)
-    curves = chapter.tabulate("curves", CurveRow, losses, key="optimizer")
-    scores = chapter.tabulate("scores", ScoreRow, repeats.score_rows(runs), key="optimizer")
+    curves = repeats.tabulate_curves(chapter, "curves", runs, key="optimizer", width=WIDTHS)
+    scores = repeats.tabulate_scores(chapter, "scores", runs, key="optimizer")
     equal = chapter.tabulate("equal", EqualRow, _at_equal_cost(curves))
     chapter.picture("descent", draw_convergence, curves, width=WIDTH)
     chapter.picture("accuracy", draw_accuracy, scores)
     chapter.show(ends, "optimizer", "lr", "steps", "samples", "train_s", "loss", "accuracy")
-    chapter.show(equal, "by", "at", "optimizer", "steps", "loss")
+    chapter.show(equal)
     _describe_accuracy(chapter, runs, ends)
     for by in ("step", "samples", "seconds"):
         rows = ranked(equal.where(by=by), lambda row: row.loss)
@@ -95,6 +93,30 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
             chapter.note(f"equal.{by}", first=rows[0], list=chapter.list_up("loss", rows))
     few, many = (equal.first(by="samples", optimizer=name) for name in ("gd", "sgd"))
     chapter.note("steps", gd=few, sgd=many)
+
+
+def draw_convergence(plot: Plot, curves: Table[CurveRow]) -> Figure:
+    """Draw lab 1's figure of all optimizers' losses over steps, samples and seconds."""
+    figure, panels = plot.panels(3, height=3.5)
+    for axes, by in zip(panels, ("step", "samples", "seconds"), strict=True):
+        for optimizer, rows in curves.groups("key").items():
+            number, name = lab.OPTIMIZERS.index(optimizer), plot.name("optimizer", optimizer)
+            plot.band(axes, rows, by, "loss", number=number, label=name)
+        plot.panel(axes, by, legend=by == "step", log="xy")
+    return figure
+
+
+def draw_accuracy(plot: Plot, scores: Table[ScoreRow]) -> Figure:
+    """Draw lab 1's figure of all optimizers' accuracy over samples and seconds."""
+    figure, panels = plot.panels(2, height=3.2)
+    for axes, by in zip(panels, ("samples", "seconds"), strict=True):
+        for optimizer, rows in scores.groups("key").items():
+            number, name = lab.OPTIMIZERS.index(optimizer), plot.name("optimizer", optimizer)
+            few = len(rows) < 15
+            plot.band(axes, rows, by, "accuracy", number=number, label=name, scale=100, marked=few)
+        axes.set_ylim(None, 100)
+        plot.panel(axes, by, legend=by == "samples", log="x")
+    return figure
 
 
 def _ends(runs: Runs) -> Iterator[EndRow]:
@@ -145,7 +167,8 @@ def _describe_accuracy(chapter: Chapter, runs: Runs, ends: Table[EndRow]) -> Non
 
 def summarize(chapter: Chapter) -> Sentence | None:
     """Say in one sentence what lab 1 found, as far as it was measured."""
-    best = ranked(chapter.table("ends", EndRow).records, lambda row: row.accuracy, reverse=True)
+    ends = chapter.table("ends", EndRow).records
+    best = ranked(ends, lambda row: row.accuracy, reverse=True)
     if not best:
         return None
     by_samples = chapter.table("equal", EqualRow).where(by="samples")
@@ -177,12 +200,35 @@ def write_rates(chapter: Chapter, results: Results) -> None:
     rates = chapter.tabulate("rates", RateRow, rows)
     chapter.picture("rates", draw_rates, rates, epochs=of.short_epochs, steps=of.short_gd_steps)
     chapter.show(rates, "optimizer", "lr", "steps", "loss", "accuracy", "ended")
-    for optimizer in OPTIMIZERS:
+    for optimizer in lab.OPTIMIZERS:
         describe_rates(chapter, rates.where(optimizer=optimizer))
 
 
+def draw_rates(plot: Plot, rates: Table[RateRow]) -> Figure:
+    """Draw lab 1's figure of each optimizer's accuracy and loss over its learning rates."""
+    figure, (accuracy, losses) = plot.panels(2, height=3.3)
+    for number, optimizer in enumerate(lab.OPTIMIZERS):
+        rows = rates.where(optimizer=optimizer)
+        told = [row for row in rows if row.ended == "done" and row.accuracy is not None]
+        lost = [row for row in rows if row.ended == "diverged"]
+        line = {"markersize": 4.5, "label": plot.name("optimizer", optimizer)}
+        cross = {"linestyle": "", "marker": "x", "markersize": 8}
+        for axes, own, found, scale, style in (
+            (accuracy, told, [row.accuracy for row in told], 100.0, line),
+            (losses, told, [row.loss for row in told], 1.0, line),
+            (accuracy, lost, [row.accuracy or 0.0 for row in lost], 100.0, cross),
+            (losses, lost, [_SHOWN] * len(lost), 1.0, cross),
+        ):
+            across = [row.lr for row in own]
+            plot.points(axes, across, found, number=number, scale=scale, bars=False, **style)
+    plot.legend(figure, accuracy, columns=len(lab.OPTIMIZERS))
+    plot.panel(accuracy, "accuracy", legend=False, log="x")
+    plot.panel(losses, "losses", legend=False, log="xy")
+    return figure
+
+
 def _rates(results: Results, of: lab.OptimizersPlan) -> Iterator[RateRow]:
-    for optimizer in OPTIMIZERS:
+    for optimizer in lab.OPTIMIZERS:
         for factor in of.factors:
             name = lab.rate_name(optimizer, factor)
             record = results.record(name)
@@ -212,7 +258,8 @@ def describe_rates(chapter: Chapter, rows: Sequence[RateRow]) -> None:
     if len(told) < 2:
         return
     best, top = max(told, key=lambda pair: pair[1])
-    good = ranked((row for row, accuracy in told if accuracy >= top - _NEAR), lambda row: row.lr)
+    near = (row for row, accuracy in told if accuracy >= top - _NEAR)
+    good = ranked(near, lambda row: row.lr)
     rates = [row.lr for row in rows]
     side = "largest" if best.lr == max(rates) else "smallest" if best.lr == min(rates) else ""
     tried = {"tried": len(rows), "near": chapter.write("near", points=f"{100 * _NEAR:.0f}")}
@@ -278,8 +325,7 @@ def write_sample_order(chapter: Chapter, results: Results) -> None:
     if not runs:
         return
     steps = min(len(record.curve) for records in runs.values() for record in records.values())
-    of = lab.plan(results.settings)
-    seeds = results.runs({name: lab.seed_names(name, of) for name in runs})
+    seeds = runs_of(results)
     rows = [
         ScatterRow(
             optimizer=name,
@@ -299,16 +345,42 @@ def write_sample_order(chapter: Chapter, results: Results) -> None:
     ]
     table = chapter.tabulate("orders", OrderRow, walks)
     chapter.picture("chance", draw_sample_order, table, orders=max(map(len, runs.values())))
-    chapter.show(scatter, "optimizer", "steps", "over_orders", "over_seeds", "rises")
+    chapter.show(scatter)
     for row in rows:
         chapter.note("scatter", row=row)
     gd, sgd = (scatter.first(optimizer=name) for name in ("gd", "sgd"))
     if gd is not None and sgd is not None and sgd.over_orders is not None:
-        over = ratio(sgd.over_orders, gd.over_orders)
+        over = repeats.ratio(sgd.over_orders, gd.over_orders)
         if gd.over_orders == 0 and sgd.over_orders:
             chapter.note("exact")
         elif over is not None:
             chapter.note("rounding" if over > 100 else "ratio", ratio=over)
+
+
+def draw_sample_order(plot: Plot, walks: Table[OrderRow]) -> Figure:
+    """Draw lab 1's figure of losses by sample order, and how far they lie apart."""
+    figure, (losses, gaps) = plot.panels(2, height=3.3)
+    for optimizer, rows in walks.groups("optimizer").items():
+        number, name = lab.OPTIMIZERS.index(optimizer), plot.name("optimizer", optimizer)
+        color = plot.color(number)
+        by_step: dict[int, list[float]] = {}
+        for place, order in enumerate(dict.fromkeys(row.order for row in rows)):
+            mine = [row for row in rows if row.order == order]
+            dashes = ("-", "--", ":")[place % 3]
+            label = plot.label("walk", name=name, order=plot.name("order", order))
+            x, y = [row.step for row in mine], [row.loss for row in mine]
+            losses.plot(x, y, dashes, color=color, linewidth=1.1, label=label)
+            for row in mine:
+                by_step.setdefault(row.step, []).append(row.loss)
+        apart = {step: max(found) - min(found) for step, found in by_step.items()}
+        steps = [step for step, gap in apart.items() if gap > 0]
+        style: Style = {"markersize": 3, "linewidth": 1.1, "label": name}
+        shown = [apart[step] for step in steps]
+        plot.points(gaps, steps, shown, number=number, bars=False, **style)
+    plot.panel(losses, "losses", legend=False)
+    plot.legend(figure, losses, columns=2)
+    plot.panel(gaps, "gaps", log="y")
+    return figure
 
 
 def _deviation(records: Sequence[RunRecord], steps: int) -> float | None:

@@ -5,26 +5,31 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from drumline.core.rundir import Event
 from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results
 from drumline.labs.optimizers.convergence import WIDTHS, runs_of
-from drumline.labs.optimizers.experiments import CHUNK, WHOLE
-from drumline.labs.optimizers.plots import draw_engines, draw_profile
-from drumline.labs.repeats import CurveRow, Runs, extremes, ratio
-from drumline.report.intervals import Interval, compare, quartile_interval
+from drumline.labs.optimizers.experiments import CHUNK, OPTIMIZERS, WHOLE
+from drumline.labs.plots import Plot, Style
+from drumline.labs.repeats import CurveRow, Runs
+from drumline.report.intervals import Interval, compare, extremes, quartile_interval
 from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.report.page import table as form
+from drumline.report.page.table import Table
+from drumline.report.plots import LEDGER, error_bars, middles
 from drumline.report.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """tensors as large as the weights that an optimizer keeps from step to step"""
 _FLOAT = 4
-_ROUNDING = 1e-3
-"""losses nearer than this, over a whole run, differ by rounding"""
+_MB = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +55,8 @@ def write_engines(chapter: Chapter, results: Results) -> None:
     engines = chapter.tabulate("engines", EngineRow, rows)
     tables = []
     for name, runs in (("torch_curves", theirs), ("our_curves", ours)):
-        compared = {row.optimizer: runs[row.optimizer] for row in rows}
-        curves = repeats.curve_rows(compared, width=WIDTHS)
-        tables.append(chapter.tabulate(name, CurveRow, curves, key="optimizer"))
+        own = {row.optimizer: runs[row.optimizer] for row in rows}
+        tables.append(repeats.tabulate_curves(chapter, name, own, key="optimizer", width=WIDTHS))
     chapter.picture("engines", draw_engines, *tables[::-1], engines)
     chapter.show(engines, "optimizer", "largest", "same", "repeats", "step_ratio", "update_ratio")
     for row in rows:
@@ -63,6 +67,47 @@ def write_engines(chapter: Chapter, results: Results) -> None:
         else:
             verdict = chapter.write(f"pace.{compare(row.step_ratio, 1)}")
             chapter.note("step", row=row, same=same, verdict=verdict)
+
+
+def draw_engines(
+    plot: Plot,
+    ours: Table[CurveRow],
+    theirs: Table[CurveRow],
+    engines: Table[EngineRow],
+) -> Figure:
+    """Draw lab 1's figure of our optimizers' curves over torch's, and the ratios of times."""
+    figure, (losses, ratios) = plot.panels(2, height=3.3)
+    for row in engines.records:
+        number, name = OPTIMIZERS.index(row.optimizer), plot.name("optimizer", row.optimizer)
+        mine, other = ours.where(key=row.optimizer), theirs.where(key=row.optimizer)
+        plot.band(losses, mine, "step", "loss", number=number, label=f"{name}, drumline")
+        every = other[:: max(1, len(other) // 12)]
+        steps, values = [point.step for point in every], [point.loss for point in every]
+        style: Style = {"linestyle": "", "markersize": 4.5, "markerfacecolor": "none"}
+        label = f"{name}, torch"
+        plot.points(losses, steps, values, number=number, bars=False, label=label, **style)
+    _draw_ratios(plot, ratios, engines.records)
+    plot.panel(losses, "losses", legend=False, log="xy")
+    plot.legend(figure, losses, columns=4)
+    return figure
+
+
+def _draw_ratios(plot: Plot, axes: Axes, rows: Sequence[EngineRow]) -> None:
+    axes.axhline(1, color=plot.ink, linewidth=0.8, linestyle="--")
+    kinds = {"step": [row.step_ratio for row in rows], "update": [row.update_ratio for row in rows]}
+    shown = [1.0]
+    for side, (kind, ratios) in enumerate(kinds.items()):
+        places = [n + (side - 0.5) * 0.36 for n, ratio in enumerate(ratios) if ratio is not None]
+        known = [ratio for ratio in ratios if ratio is not None]
+        color = plot.color(4 if side == 0 else 6)
+        style: Style = {"color": color, "ecolor": plot.ink, "capsize": 3}
+        bars, label = error_bars(known), plot.label(kind)
+        axes.bar(places, middles(known), width=0.34, yerr=bars, label=label, **style)
+        shown += middles(known)
+    axes.set_ylim(0, 2 * max(shown))  # intervals of a noisy machine may reach far
+    names = [plot.name("optimizer", row.optimizer).replace(" ", "\n", 1) for row in rows]
+    axes.set_xticks(range(len(names)), names)
+    plot.panel(axes, "ratios")
 
 
 def _engines(ours: Runs, theirs: Runs) -> Iterator[EngineRow]:
@@ -125,7 +170,7 @@ def write_profile(chapter: Chapter, results: Results) -> None:
     rows = [row for row in profile.records if row.optimizer != WHOLE]
     cheap, dear = extremes(rows, lambda row: row.update_ms)
     if cheap is not None and dear is not None:
-        over, share = ratio(dear.update_ms, cheap.update_ms), dear.share(dear.update_ms)
+        over, share = repeats.ratio(dear.update_ms, cheap.update_ms), dear.share(dear.update_ms)
         chapter.note("update", dear=dear, cheap=cheap, ratio=over, share=share)
     shares = [(row.share(row.communication_ms), row) for row in rows if row.communication_ms]
     if shares:  # what the ranks of several nodes pay for averaging their gradients
@@ -142,9 +187,46 @@ def write_profile(chapter: Chapter, results: Results) -> None:
         return
     for pair in repeats.pairs_of_seeds(runs["gd"], cases[WHOLE]):  # one: the first seed
         gap = repeats.largest_difference(*pair)
-        key = "whole.rounding" if gap < _ROUNDING else "whole.more"
+        key = "whole.rounding" if gap < repeats.ROUNDING else "whole.more"
         memory = at_once.peak_bytes.middle / gd.peak_bytes.middle
         chapter.note(key, whole=at_once, chunks=gd, ratio=memory, gap=gap)
+
+
+def draw_profile(plot: Plot, profile: Table[ProfileRow]) -> Figure:
+    """Draw lab 1's figure of the time of a thousand samples by parts, and of peak memory."""
+    figure, (time, memory) = plot.panels(2, height=3.3)
+    rows = [row for row in profile.records if row.update_ms is not None and row.samples]
+    _draw_parts(plot, time, rows)
+    known = [row for row in rows if row.peak_bytes is not None]
+    places, peaks = range(len(known)), [row.peak_bytes for row in known]
+    bars, heights = error_bars(peaks, _MB), middles(peaks, _MB)
+    style: Style = {"ecolor": plot.ink, "capsize": 3, "label": plot.label("peak")}
+    memory.bar(places, heights, yerr=bars, color=plot.color(0), **style)
+    states = [(row.state_bytes or 0) * _MB for row in known]
+    style = {"facecolor": "none", "edgecolor": plot.ink, "hatch": "///", "linewidth": 0.6}
+    memory.bar(places, states, label=plot.label("state"), **style)
+    for axes, shown in ((time, rows), (memory, known)):
+        axes.set_xticks(range(len(shown)), [_case_name(plot, row.optimizer) for row in shown])
+    plot.panel(time, "time")
+    plot.panel(memory, "memory")
+    return figure
+
+
+def _draw_parts(plot: Plot, axes: Axes, rows: Sequence[ProfileRow]) -> None:
+    shares = {
+        part: [1000 * (getattr(row, f"{part}_ms") or 0.0) / (row.samples or 1) for row in rows]
+        for part in ("compute", "communication", "update", "data")
+    }
+    if not any(shares["communication"]):
+        del shares["communication"]
+    colors = {"communication": LEDGER["wait"], "update": LEDGER["transfer"]}
+    plot.stacked(axes, shares, colors=colors)
+
+
+def _case_name(plot: Plot, case: str) -> str:
+    if case == WHOLE:
+        return plot.label("whole")
+    return plot.name("optimizer", case).replace(" ", "\n", 1)
 
 
 def _profile(case: str, records: Sequence[RunRecord]) -> ProfileRow:

@@ -16,16 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from drumline.labs.experiment import (
-    SAMPLES,
-    Experiment,
-    LabSettings,
-    Options,
-    Training,
-    build_training,
-    choose_data,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, count_samples
 
+ENGINES = {"drumline": "", "torch": "-torch"}
+"""whose optimizer it is, and what is behind its name in that of a run"""
 OPTIMIZERS = ("gd", "sgd", "momentum", "adam")
 RATES = {"gd": 0.1, "sgd": 0.1, "momentum": 0.02, "adam": 0.001}
 """learning rates"""
@@ -74,12 +68,6 @@ def plan(settings: LabSettings) -> OptimizersPlan:
     return OptimizersPlan(repeats=3, factors=factors, **lengths)
 
 
-def seed_names(optimizer: str, of: OptimizersPlan, *, engine: str = "drumline") -> list[str]:
-    """Name lab 1's repeats of an optimizer."""
-    by = "-torch" if engine == "torch" else ""
-    return [f"{optimizer}{by}-{number}" for number in range(1, of.repeats + 1)]
-
-
 def learning_rate(optimizer: str, factor: float) -> float:
     """Return lab 1's learning rate at a multiple of the usual one, rounded: 0.3 for 3 · 0.1."""
     return float(f"{RATES[optimizer] * factor:g}")
@@ -97,14 +85,14 @@ def order_name(optimizer: str, order: str) -> str:
     return f"{optimizer}-1" if order == ORDERS[0] else f"{optimizer}-order-{order}"
 
 
-def plan_experiments(settings: LabSettings) -> list[Experiment]:
+def plan_experiments(settings: LabSettings) -> list[Training]:
     """List the runs of lab 1; rivals lie side by side, as the machine may change."""
     of = plan(settings)
-    found: list[Experiment] = []
+    found: list[Training] = []
     for number in range(of.repeats):
         for optimizer in OPTIMIZERS:
-            for engine in ("drumline", "torch"):
-                name = seed_names(optimizer, of, engine=engine)[number]
+            for engine, end in ENGINES.items():
+                name = f"{optimizer}{end}-{number + 1}"
                 options = {"seed": settings.seed + number, "optimizer": {"engine": engine}}
                 found.append(_train(settings, name, optimizer, of.length(optimizer), options))
     for optimizer in ORDERED:
@@ -112,7 +100,7 @@ def plan_experiments(settings: LabSettings) -> list[Experiment]:
         for order in ORDERS[1:]:
             name, data = order_name(optimizer, order), {"data": {"partition": order}}
             found.append(_train(settings, name, optimizer, epochs, data))
-    whole = {"data": {"batch": SAMPLES[choose_data(settings)]}}
+    whole = {"data": {"batch": count_samples(settings)}}
     found.append(_train(settings, WHOLE, "gd", of.short_gd_steps, whole))
     for optimizer in OPTIMIZERS:
         epochs = of.length(optimizer, short=True)

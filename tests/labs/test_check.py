@@ -16,7 +16,7 @@ from drumline.cli.app import app, lab_app
 from drumline.cli.main import main  # noqa: F401  commands hang themselves on the app
 from drumline.grader.server import CHECKS
 from drumline.labs.catalogue import LABS, starter_files
-from drumline.labs.explanation import load_pointers
+from drumline.labs.check import load_pointers
 from drumline.labs.text import read_texts
 from drumline.report.page.translator import Language
 from drumline.spec.load import load_spec, read_options
