@@ -127,7 +127,19 @@ def test_a_resumed_run_does_not_tell_its_first_life_again(run, writers):
     progress = RunProgress(run, 2)
     progress.skip_to_now()
     assert progress.update() == []
-    assert progress.notes == []
+
+
+def test_what_a_fast_run_logged_is_told_in_the_order_of_its_log(run, writers):
+    progress = RunProgress(run, 2)
+    start(writers)
+    writers[0].write("backend", wanted="nccl", backend="gloo", why="no GPU")
+    steps(writers, range(1, 11))
+    writers[0].write("epoch", epoch=0, step=10, loss=1.0)
+    writers[0].write("note", text="the second epoch begins")
+    writers[0].flush()
+    backend, epoch, note = progress.update()
+    assert (backend, note) == ("backend gloo: no GPU", "the second epoch begins")
+    assert epoch["event"] == "epoch"
 
 
 def test_a_pipe_gets_lines_and_a_terminal_a_table(run):

@@ -69,10 +69,8 @@ class Display(abc.ABC):
 
     def update(self) -> None:
         """Read what is new, and show it."""
-        for event in self.progress.update():
-            self._print(_epoch_line(event, self.progress))
-        while self.progress.notes:
-            self._print(self.progress.notes.pop(0))
+        for news in self.progress.update():
+            self._print(news if isinstance(news, str) else _epoch_line(news, self.progress))
 
     def _print(self, line: str) -> None:
         print_text(self._console, line)

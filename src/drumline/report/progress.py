@@ -85,36 +85,37 @@ class RunProgress:
         for tail in self._tails:
             tail.read_events()
 
-    def update(self) -> list[Event]:
-        """Read what is new; returns the epochs that have ended since."""
-        ended = []
+    def update(self) -> list[Event | str]:
+        """Read what is new; returns epochs that have ended and notes, in the order of the logs."""
+        news: list[Event | str] = []
         for rank, tail in zip(self.ranks, self._tails, strict=True):
             for event in tail.read_events():
                 rank.take(event)
                 if event["event"] == "epoch":
-                    ended.append(event)
+                    news.append(event)
                 elif event["event"] == "ready":
                     self.total_steps = event["total_steps"]
-                self._note(rank.rank, event)
-        return ended
+                if rank.rank == 0 and (note := _note(event)):
+                    news.append(note)
+        return news
 
     def ledger(self) -> Ledger:
         """Account for the recent steps."""
         return compute_ledger([rank.recent for rank in self.ranks])
 
-    def _note(self, rank: int, event: Event) -> None:
-        if rank != 0:
-            return
-        if event["event"] == "start" and event["attempt"] > 0:
-            self.notes.append(f"a worker died; the group starts again (restart {event['attempt']})")
-        elif event["event"] == "restore":
-            self.notes.append(f"going on from the checkpoint of step {event['step']}")
-        elif event["event"] == "backend" and event["backend"] != event["wanted"]:
-            self.notes.append(f"backend {event['backend']}: {event['why']}")
-        elif event["event"] == "ready" and event.get("cuts"):
-            parts = " │ ".join(", ".join(layers) for layers in event["cuts"])
-            self.notes.append(f"layers: {parts}")
-        elif event["event"] == "note":
-            self.notes.append(event["text"])
-        elif event["event"] == "damaged":
-            self.notes.append(f"passing over a damaged checkpoint: {event['path']}: {event['why']}")
+
+def _note(event: Event) -> str | None:
+    match event["event"]:
+        case "start" if event["attempt"] > 0:
+            return f"a worker died; the group starts again (restart {event['attempt']})"
+        case "restore":
+            return f"going on from the checkpoint of step {event['step']}"
+        case "backend" if event["backend"] != event["wanted"]:
+            return f"backend {event['backend']}: {event['why']}"
+        case "ready" if event.get("cuts"):
+            return "layers: " + " │ ".join(", ".join(layers) for layers in event["cuts"])
+        case "note":
+            return str(event["text"])
+        case "damaged":
+            return f"passing over a damaged checkpoint: {event['path']}: {event['why']}"
+    return None
