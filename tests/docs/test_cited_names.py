@@ -62,9 +62,9 @@ def symbols() -> set[str]:
 
 
 def exists(path: str) -> bool:
-    """Say whether there is a file or folder that ends so: `ring.py`, `comm/ring.py`, `comm/`."""
-    end = "/" + path.strip("/")
-    return any(file.endswith(end) for file in files())
+    """Say whether a reader finds it: one file that ends so (`comm/ring.py`), or a folder."""
+    ends = [file for file in files() if file.endswith("/" + path.strip("/"))]
+    return len(ends) == 1 if "." in path else bool(ends)
 
 
 def cited_paths(text: str) -> set[str]:
@@ -118,6 +118,7 @@ def test_cited_make_targets_exist(page):
         ("   3. meets the others     comm/nowhere.py", "comm/nowhere.py"),
         ("`tests/comm/test_all_reduce_of_old.py`", "tests/comm/test_all_reduce_of_old.py"),
         ("`nowhere/`", "nowhere/"),
+        ("`runner.py`", "runner.py"),  # which of them?
     ],
 )
 def test_a_missing_file_is_noticed(text, missing):
