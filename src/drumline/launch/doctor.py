@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
@@ -26,8 +25,6 @@ from drumline.core.task import SCRATCH
 from drumline.launch.mpirun import find_mpirun
 from drumline.launch.network import TOOLS, Way, find_way, missing_tools
 from drumline.launch.preflight import list_gpus
-
-_SCRATCH = re.compile(rf"(?:^|\0){SCRATCH}=/*([^/\0][^\0]*)".encode())
 
 
 @dataclass(frozen=True)
@@ -150,12 +147,8 @@ def stray_processes() -> list[tuple[int, str]]:
         try:
             if int(entry.name) == os.getpid() or entry.stat().st_uid != os.getuid():
                 continue
-            told = _SCRATCH.search((entry / "environ").read_bytes())
-            if told is None:
-                continue
-            # as that process sees it: it may live in a container with folders of its own
-            folder = entry / "root" / os.fsdecode(told.group(1))
-            if is_held(folder):
+            folder = _scratch_of(entry)
+            if folder is None or is_held(folder):
                 continue
             parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
             if not folder.exists() and parent != "1":
@@ -165,3 +158,13 @@ def stray_processes() -> list[tuple[int, str]]:
             continue
         found.append((int(entry.name), command.strip()[:100]))
     return found
+
+
+def _scratch_of(entry: Path) -> Path | None:
+    """The launch's temporary folder that a process was told, if any."""
+    for variable in (entry / "environ").read_bytes().split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == SCRATCH.encode() and value:
+            # as that process sees it: it may live in a container with folders of its own
+            return entry / "root" / os.fsdecode(value).lstrip("/")
+    return None

@@ -65,7 +65,11 @@ def missing_tools() -> list[str]:
 def find_way(*, instead: str = _ONE_NODE) -> Way:
     """Find out how a launch can make namespaces for simulated nodes here, by making one.
 
-    A CommError says what to do where that is not possible, or what else (`instead`).
+    Args:
+        instead: what else a person can do, for the error.
+
+    Raises:
+        CommError: that is not possible here; says what to do about it.
     """
     if sys.platform != "linux":
         raise CommError(f"simulated nodes are made of Linux namespaces; go to Linux, or {instead}")

@@ -41,7 +41,11 @@ class Outcome:
     """what limits how long a rank waits for others, if anything that a person can set"""
 
     def check(self) -> None:
-        """Return if every agent ended well; else raise what went wrong first, told by rank."""
+        """Return if every agent ended well.
+
+        Raises:
+            DrumlineError: what went wrong first, told by rank.
+        """
         if all(code == 0 for code in self.exit_codes):
             return
         errors = self._read_errors()
@@ -141,9 +145,7 @@ class Outcome:
 
     def _explain_exit(self, event: Event, *, others: int) -> WorkerError:
         rank, code = event["rank"], event["exit_code"]
-        signals = {-number: number.name for number in signal.Signals}
-        killer = signals.get(code, f"signal {-code}")
-        how = f"exited with code {code}" if code >= 0 else f"was killed by {killer}"
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
         hint = " (out of memory?)" if code == -signal.SIGKILL else _limit_hint(self.run, code)
         return WorkerError(
             f"rank {self._name(rank)} {how}{hint}; {self._fold(others)}{self._log(rank)}", rank=rank
@@ -223,3 +225,10 @@ def _last_lines(log: Path, who: str) -> str:
         return f"{who} printed nothing; "
     shown = "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
     return f"{who} printed last:\n{shown}\n"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -190,12 +190,12 @@ class JobAgent:
             self._kill_at = time.monotonic()
             if self._has_ranks():  # one that waits for other agents does not react to SIGTERM
                 self._kill_at += grace_s
-                self._agent.terminate()
+                self._agent.process.terminate()
 
     def close(self) -> None:
         """Kill what is left, and keep what the agent printed."""
         if self._agent is not None:
-            self._agent.kill()
+            self._agent.kill_and_wait()
             self._agent.close()
         self.scratch.remove()
 

@@ -84,7 +84,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
         held.append(runner.model)
         del data, model
         checkpoints = RunCheckpoints(run, context, events, ranks.barrier)
-        scalars = ScalarWriter(run.tensorboard) if rank.leads else None
+        scalars = ScalarWriter(run.path / "tensorboard") if rank.leads else None
         trainer = Trainer(context, runner, events, checkpoints, scalars, since=started)
         trainer.restore()  # (4)
         events.write(

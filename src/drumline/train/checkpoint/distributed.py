@@ -12,7 +12,6 @@ sends files by the group's own messages, a chunk at a time, node after node:
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import shutil
@@ -150,10 +149,7 @@ class Disks:
         A folder that is there already is known by the file `seal` in it.
         """
         for rank in self.elsewhere:
-            own = ""
-            with contextlib.suppress(OSError):
-                own = hash_file(folder / seal)
-            known = self.all_gather(f"say what it has for rank {rank}", own)
+            known = self.all_gather(f"say what it has for rank {rank}", _hash(folder / seal))
             if known[rank] != known[0]:
                 if self._rank.leads:
                     self._send(folder, rank)
@@ -208,6 +204,13 @@ class Disks:
         here = tensor.to(self._device)
         dist.recv(here, sender)
         return here.cpu()
+
+
+def _hash(file: Path) -> str:
+    try:
+        return hash_file(file)
+    except OSError:
+        return ""
 
 
 def _tensor(content: bytes) -> Tensor:

@@ -30,6 +30,28 @@ from torch.optim import Optimizer
 from drumline.core.files import fsync
 from drumline.parallel import ShardSpec
 
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+}
+"""by their names in a safetensors header"""
+
 
 class OptimizerScalars(TypedDict):
     """What an optimizer knows that is not a tensor."""
@@ -85,7 +107,8 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> S
 def load_model(model: nn.Module, shard: ShardSpec, saved: Mapping[str, Tensor]) -> None:
     """Fill a model with what a checkpoint holds for it, one tensor at a time.
 
-    It is a ValueError if a tensor is missing, left over, or of another shape.
+    Raises:
+        ValueError: a tensor is missing, left over, or of another shape.
     """
     own = model.state_dict()
     if missing := sorted(own.keys() - saved.keys()):
@@ -99,6 +122,47 @@ def load_model(model: nn.Module, shard: ShardSpec, saved: Mapping[str, Tensor]) 
         tensor.copy_(shard.cut(name, whole))
 
 
+def load_optimizer(
+    optimizer: Optimizer,
+    model: nn.Module,
+    shard: ShardSpec,
+    saved: Mapping[str, Tensor],
+    scalars: OptimizerScalars,
+) -> None:
+    """Fill an optimizer from a checkpoint, for the parameters that it has, and read no more."""
+    names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
+    numbers = scalars["state"]
+    fields: dict[str, list[str]] = {}
+    for key in [*saved, *numbers]:
+        name, _, field = key.rpartition(":")
+        fields.setdefault(name, []).append(field)
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    state: dict[int, dict[str, object]] = {}
+    for index, param in enumerate(params):
+        name = names[param]
+        where = name if name in fields else shard.aliases.get(name, name)
+        for field in fields.get(where, ()):
+            key = f"{where}:{field}"
+            value = numbers[key] if key in numbers else saved[key]
+            if isinstance(value, Tensor) and value.dim() == param.dim() > 0:
+                value = shard.cut(name, value)
+            state.setdefault(index, {})[field] = value
+    groups = optimizer.state_dict()["param_groups"]
+    for group, options in zip(groups, scalars["groups"], strict=True):
+        group.update(options)
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+@dataclass(frozen=True)
+class _Location:
+    """Where a tensor lies."""
+
+    path: Path
+    start: int
+    dtype: torch.dtype
+    shape: list[int]
+
+
 class TensorFiles(Mapping[str, Tensor]):
     """The tensors of some files, by name; each is read when it is asked for.
 
@@ -106,8 +170,7 @@ class TensorFiles(Mapping[str, Tensor]):
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._locations: dict[str, tuple[Path, int, torch.dtype, list[int]]] = {}
-        """the file of each tensor, its first byte there, dtype and shape"""
+        self._locations: dict[str, _Location] = {}
         for path in paths:
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
@@ -115,14 +178,14 @@ class TensorFiles(Mapping[str, Tensor]):
             header.pop("__metadata__", None)
             for name, told in header.items():
                 start = 8 + size + told["data_offsets"][0]
-                dtype = safetensors.torch._getdtype(told["dtype"])
-                self._locations[name] = path, start, dtype, told["shape"]
+                dtype = _DTYPES[told["dtype"]]
+                self._locations[name] = _Location(path, start, dtype, told["shape"])
 
     def __getitem__(self, name: str) -> Tensor:
-        path, start, dtype, shape = self._locations[name]
-        tensor = torch.empty(shape, dtype=dtype)
-        with path.open("rb") as file:
-            file.seek(start)
+        at = self._locations[name]
+        tensor = torch.empty(at.shape, dtype=at.dtype)
+        with at.path.open("rb") as file:
+            file.seek(at.start)
             file.readinto(tensor.reshape(-1).view(torch.uint8).numpy().data)
         return tensor
 
