@@ -8,7 +8,7 @@ import pytest
 
 from drumline.core.errors import SpecError, WorkerError
 from drumline.core.rundir import EventWriter, RunDir
-from drumline.launch.outcome import Outcome
+from drumline.launch.outcome import RunOutcome
 from drumline.node.agent import exit_code_of, read_reports, settle_terms, write_reports
 from drumline.node.job import Job
 
@@ -29,10 +29,10 @@ def test_the_first_cause_is_found_over_all_nodes(tmp_path):
     assert set(told) == {"rank-1", "node-1"}
     write_reports(runs[0], json.loads(json.dumps(told)) | {"../x": []}, ahead_s=3600.0)
     with pytest.raises(WorkerError) as failure:
-        Outcome(run=runs[0], world_size=2, exit_codes=[1, 1], last_words=tmp_path).check()
+        RunOutcome(run=runs[0], world_size=2, exit_codes=[1, 1], last_words=tmp_path).check()
     assert failure.value.message.startswith("rank 1 (node 1) failed:\n  early")
     assert exit_code_of(runs[0], failure.value, nodes=2) == 137
-    Outcome(run=runs[0], world_size=2, exit_codes=[0, 0], last_words=tmp_path).check()
+    RunOutcome(run=runs[0], world_size=2, exit_codes=[0, 0], last_words=tmp_path).check()
 
 
 def test_a_spec_is_settled_for_the_cluster():

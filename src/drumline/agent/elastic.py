@@ -44,7 +44,7 @@ def run_task(task: AgentTask) -> int:
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
-            with stopped_workers(task) as register, tempfile.TemporaryDirectory() as logs:
+            with throttled_workers(task) as register, tempfile.TemporaryDirectory() as logs:
                 elastic_launch(_configure(task, logs), run_worker)(task, register)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
@@ -103,7 +103,7 @@ def _borrowed_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stopped_workers(task: AgentTask) -> Iterator[str]:
+def throttled_workers(task: AgentTask) -> Iterator[str]:
     """Slow the workers of an agent by stopping them, or kill those that somebody else stops.
 
     They are killed where others get time to end: they cannot use it. Gives the folder where workers

@@ -5,7 +5,7 @@ from drumline.comm.algorithms import ALGORITHMS
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.communicator import SMALL, Communicator
 from drumline.comm.group import BackendChoice, BackendContext, choose_backend, join_group
-from drumline.comm.hosts import Host, measure_clock, most_on_one, ranks_with, this_host
+from drumline.comm.hosts import HostInfo, measure_clock, most_on_one, ranks_with, this_host
 from drumline.comm.lost_peers import LostPeerError, mentions_lost_peer, unreachable_nodes
 from drumline.comm.meter import InterfaceCounter, Meter, Span, members_of
 from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
@@ -34,7 +34,7 @@ __all__ = [
     "CommStream",
     "Communicator",
     "Handle",
-    "Host",
+    "HostInfo",
     "InterfaceCounter",
     "LostPeerError",
     "Meter",

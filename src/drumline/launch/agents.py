@@ -189,7 +189,7 @@ def _traits(preload: tuple[str, ...], environment: Mapping[str, str]) -> tuple[o
     return preload, dict(environment), here.st_dev, here.st_ino
 
 
-_LAST_WORDS_S = 1.5  # ranks look for a second which nodes they still reach
+_REPORT_S = 1.5  # ranks look for a second which nodes they still reach
 
 
 class Agents(contextlib.AbstractContextManager["Agents"]):
@@ -245,7 +245,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             return False
         if any(codes) and self._failed_at is None:
             self._failed_at = time.monotonic()
-        return self._failed_at is None or time.monotonic() < self._failed_at + _LAST_WORDS_S
+        return self._failed_at is None or time.monotonic() < self._failed_at + _REPORT_S
 
     def check_network(self) -> None:
         """Raise a WorkerError if the network of simulated nodes went away."""

@@ -23,7 +23,7 @@ from drumline.core.processes import count_cores
 from drumline.core.scratch import is_held, sweep
 from drumline.core.task import SCRATCH
 from drumline.launch.mpirun import find_mpirun
-from drumline.launch.network import TOOLS, Way, find_way, missing_tools
+from drumline.launch.network import TOOLS, NamespaceMethod, find_namespace_method, missing_tools
 from drumline.launch.preflight import list_gpus
 
 
@@ -102,13 +102,15 @@ def _tools() -> Check:
 def _networks() -> list[Check]:
     """What simulated nodes need, tried in a namespace that is gone afterwards."""
     try:
-        way = find_way()
+        method = find_namespace_method()
     except CommError as error:
         return [Check("simulated nodes", False, "not here", error.message)]
     return [
-        Check("simulated nodes", True, way.name),
-        _discipline(way, "link rate", "tbf rate 1mbit burst 10000 limit 10000", "sch_tbf", "rate"),
-        _discipline(way, "link delay", "netem delay 1ms", "sch_netem", "delay_ms"),
+        Check("simulated nodes", True, method.name),
+        _discipline(
+            method, "link rate", "tbf rate 1mbit burst 10000 limit 10000", "sch_tbf", "rate"
+        ),
+        _discipline(method, "link delay", "netem delay 1ms", "sch_netem", "delay_ms"),
         Check(
             "node CPU share",
             Path("/proc/self/schedstat").exists(),
@@ -118,8 +120,8 @@ def _networks() -> list[Check]:
     ]
 
 
-def _discipline(way: Way, name: str, options: str, module: str, key: str) -> Check:
-    command = [*way.make, "tc", "qdisc", "add", "dev", "lo", "root", *options.split()]
+def _discipline(method: NamespaceMethod, name: str, options: str, module: str, key: str) -> Check:
+    command = [*method.make, "tc", "qdisc", "add", "dev", "lo", "root", *options.split()]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     kind = options.split()[0]
     if tried.returncode == 0:

@@ -24,7 +24,7 @@ _KEEP = "give --out DIR to keep the logs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """What is left of a run that has ended: its events, and how its agents ended."""
 
     run: RunDir

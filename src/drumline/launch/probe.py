@@ -35,7 +35,7 @@ Watch = Callable[[Progress | None], None]
 
 
 @contextlib.contextmanager
-def probed(
+def launched_probe(
     module: str,
     request: Message,
     *,

@@ -35,7 +35,7 @@ from drumline.core.formatting import counted
 from drumline.core.rundir import EventTail, RunDir
 from drumline.core.task import AgentTask
 from drumline.launch.mpirun import MpiRun
-from drumline.launch.outcome import Outcome
+from drumline.launch.outcome import RunOutcome
 from drumline.launch.preflight import may_have_gpu
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def launched_ranks(
         ranks.stop()
     if not manifest.exists():
         raise RunDirError(f"{run.path} was removed while it trained; start the run again")
-    Outcome(
+    RunOutcome(
         run=run,
         world_size=task.workers * max(1, len(plans)),
         exit_codes=exit_codes,

@@ -9,7 +9,7 @@ from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
 from drumline.models import weights_sha256
 from drumline.train.checkpoint.store import CheckpointStore, TrainState
-from drumline.train.loss import Score
+from drumline.train.loss import Evaluation
 from drumline.train.runners.base import ModelRunner, TrainContext
 
 
@@ -19,7 +19,7 @@ class Result:
 
     state: TrainState
     epochs: int
-    score: Score | None
+    score: Evaluation | None
 
 
 def write_summary(

@@ -40,7 +40,14 @@ from drumline.spec.run_spec import RunSpec
 from drumline.train.checkpoint.distributed import RunCheckpoints
 from drumline.train.checkpoint.store import TrainState
 from drumline.train.device import Footprint, check_room, memory_budget, prepare_device
-from drumline.train.loss import Score, average_loss, check_gradients, check_loss, evaluate, loss_sum
+from drumline.train.loss import (
+    Evaluation,
+    average_loss,
+    check_gradients,
+    check_loss,
+    evaluate,
+    loss_sum,
+)
 from drumline.train.process_group import join_ranks, rendezvous
 from drumline.train.rank import RankInfo, rank_process
 from drumline.train.runners.base import (
@@ -203,7 +210,7 @@ class Trainer:
         if state.step == 1:
             self.events.flush()
 
-    def evaluate(self, epoch: int) -> Score | None:
+    def evaluate(self, epoch: int) -> Evaluation | None:
         """Measure loss and accuracy on the test set, if the spec says so; the leader records it."""
         score = evaluate(self.runner) if self.context.spec.evaluate else None
         if self.context.rank.leads:

@@ -28,7 +28,7 @@ from drumline.core.errors import UsageError
 from drumline.core.files import hash_file
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import LONG_TIMEOUT_S
-from drumline.train.checkpoint.snapshot import take_snapshot
+from drumline.train.checkpoint.snapshot import gather_snapshot
 from drumline.train.checkpoint.store import STATE, Checkpoint, CheckpointStore, TrainState
 from drumline.train.loss import check_weights
 from drumline.train.rank import RankInfo
@@ -58,7 +58,7 @@ class RunCheckpoints:
         runner.optimizer.zero_grad()  # the step is over: room for what is written
         path = self._store.save(
             state,
-            take_snapshot(runner.model, runner.optimizer, runner.shard),
+            gather_snapshot(runner.model, runner.optimizer, runner.shard),
             runner.shard,
             rank=self._rank.rank,
             shared=not self._own_optimizer_state,

@@ -72,7 +72,7 @@ class Snapshot:
     scalars: OptimizerScalars
 
 
-def take_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> Snapshot:
+def gather_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> Snapshot:
     """Take a checkpoint's snapshot of what this rank holds; all ranks that share a tensor call it.
 
     A rank that does not write only takes part: it keeps its shares, and lets go of each whole.
