@@ -20,11 +20,7 @@ _RATES = {
 
 
 def parse_bytes(text: object) -> int:
-    """Parse a size such as `1MiB`, `25 MB` or `4096`.
-
-    Raises:
-        ValueError: the text is not a size.
-    """
+    """Parse a size such as `1MiB`, `25 MB` or `4096`; raises ValueError if the text is none."""
     return _parse(text, {"": 1, **_BYTES}, "a size such as 1MiB, 25MB or 4096")
 
 
@@ -32,9 +28,7 @@ def parse_rate(text: object) -> int:
     """Parse a rate such as `100mbit`, `1 Gbit/s` or `12.5MB/s`, in bits per second.
 
     Sizes in bytes need their `/s`: `10mb` and `10mbps` mean different things to different tools.
-
-    Raises:
-        ValueError: the text is not a rate.
+    Raises ValueError if the text is not a rate.
     """
     return _parse(text, _RATES, "a rate such as 100mbit, 1gbit or 12.5MB/s")
 

@@ -61,11 +61,7 @@ def pack_frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unpack_frame(kind: int, content: bytes) -> bytes:
-    """Return the content of a frame that came between JSON lines.
-
-    Raises:
-        ValueError, zlib.error: it is no frame.
-    """
+    """Return the content of a frame; raises ValueError or zlib.error if it is not one."""
     if kind not in (_RAW, _ZLIB):
         raise ValueError(f"this is no frame: it is of kind {kind}")
     return zlib.decompress(content) if kind == _ZLIB else content
@@ -129,11 +125,7 @@ class JsonStream:
             yield message
 
     def read_exactly(self, count: int) -> bytes:
-        """Read so many bytes.
-
-        Raises:
-            EOFError: the other side has closed the stream before.
-        """
+        """Read so many bytes; raises EOFError if the other side closes the stream before that."""
         content = self._reader.read(count)
         if len(content) < count:
             raise EOFError("the laptop hung up")

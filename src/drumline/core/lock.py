@@ -36,9 +36,6 @@ class FileLock:
         Args:
             wait_s: how long to wait for them; 0: not at all, None: for as long as it takes.
             shared: several may hold a shared lock, as long as nobody holds it exclusively.
-
-        Raises:
-            OSError: the file cannot be opened.
         """
         if self.descriptor >= 0:
             return True

@@ -189,11 +189,7 @@ class RunDir:
         self.write_text(name, json.dumps(value, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Read one of the JSON documents; None where it is not there.
-
-        Raises:
-            RunDirError: the document is damaged.
-        """
+        """Read a JSON document; None where there is none. Raises RunDirError if it is damaged."""
         path = self.path / name
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
@@ -259,20 +255,12 @@ class EventWriter(contextlib.AbstractContextManager["EventWriter"]):
             self.flush()
 
     def flush(self) -> None:
-        """Hand all lines to the kernel.
-
-        Raises:
-            RunDirError: they cannot be written, say because the disk is full.
-        """
+        """Hand all lines to the kernel; raises RunDirError if that fails: the disk may be full."""
         with self._as_run_dir_error():
             self._file.flush()
 
     def close(self) -> None:
-        """Flush and close; the file is closed even where flushing fails.
-
-        Raises:
-            RunDirError: the last lines cannot be written.
-        """
+        """Flush and close; the file is closed even if flushing raises a RunDirError."""
         with self._as_run_dir_error():
             self._file.close()
 

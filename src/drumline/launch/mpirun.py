@@ -36,11 +36,7 @@ _INSTALL = "install Open MPI and mpi4py with: pip install 'drumline[mpi]'"
 
 
 def require_mpirun() -> str:
-    """Find the mpirun to launch ranks by.
-
-    Raises:
-        UsageError: it or mpi4py is missing.
-    """
+    """Find the mpirun to launch ranks by; raises UsageError if it or mpi4py is missing."""
     if importlib.util.find_spec("mpi4py") is None:
         raise UsageError(f"backend: mpi needs mpi4py, which is not installed; {_INSTALL}")
     found = find_mpirun()

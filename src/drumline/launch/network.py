@@ -65,11 +65,8 @@ def missing_tools() -> list[str]:
 def find_namespace_method(*, instead: str = _ONE_NODE) -> NamespaceMethod:
     """Find out how a launch can make namespaces for simulated nodes here, by making one.
 
-    Args:
-        instead: what else a person can do, for the error.
-
     Raises:
-        CommError: that is not possible here; says what to do about it.
+        CommError: it cannot; says what to do about that, or `instead`.
     """
     if sys.platform != "linux":
         raise CommError(f"simulated nodes are made of Linux namespaces; go to Linux, or {instead}")

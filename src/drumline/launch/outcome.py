@@ -41,11 +41,7 @@ class RunOutcome:
     """what limits how long a rank waits for others, if anything that a person can set"""
 
     def check(self) -> None:
-        """Return if every agent ended well.
-
-        Raises:
-            DrumlineError: what went wrong first, told by rank.
-        """
+        """Return if every agent ended well; else raise what went wrong first, told by rank."""
         if all(code == 0 for code in self.exit_codes):
             return
         errors = self._read_errors()

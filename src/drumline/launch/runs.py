@@ -101,13 +101,10 @@ def refuse_without_gpu(spec: RunSpec) -> None:
 
 
 def refuse_bad_init_file(init: str) -> None:
-    """Refuse to launch with an init file that ranks cannot rendezvous by; tries to make it.
+    """Raise a UsageError if ranks cannot rendezvous by the init file; tries to make it.
 
     One that is there already has another run's addresses in it, which torch would read; one that
     cannot be made torch would try to open for ever.
-
-    Raises:
-        UsageError: `init` names such a file.
     """
     if not init.startswith(_SCHEME):
         return

@@ -93,8 +93,7 @@ class Mesh:
 def settle_mesh(given: MeshSpec, kind: str, *, workers: int, nodes: int) -> Mesh:
     """Fill in what a spec does not say of its mesh: the strategy's own axis takes what is left.
 
-    Raises:
-        ClashError: the axes do not come to as many ranks as will start.
+    Raises ClashError if the axes do not come to as many ranks as will start.
     """
     world = workers * nodes
     open_axis = _OPEN.get(kind, "data")

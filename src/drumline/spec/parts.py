@@ -213,11 +213,7 @@ def _check_rate(value: object) -> int:
 
 
 def check_node_count(nodes: int) -> int:
-    """Refuse a spec with more simulated nodes than there are addresses.
-
-    Raises:
-        ValueError: it is more, or none.
-    """
+    """Raise ValueError for no simulated node at all, or more than there are addresses."""
     if not 1 <= nodes <= MAX_NODES:
         raise ValueError(
             f"got {nodes}, but the simulated network {PREFIX}.0/24 has addresses for 1 to "
@@ -271,11 +267,7 @@ def plan_nodes(
 
 
 def check_slow_nodes(nodes: int, link: LinkSpec, slow_nodes: Mapping[int, SlowNode]) -> None:
-    """Refuse a spec with links or slow nodes where it has no such simulated nodes.
-
-    Raises:
-        ClashError: says which key, and the way out.
-    """
+    """Raise ClashError for links or slow nodes of a spec that has no such simulated nodes."""
     if nodes == 1 and (slow_nodes or link != LinkSpec()):
         raise clash("no_simulated_nodes", key="slow_nodes" if slow_nodes else "link")
     late = sorted(node for node in slow_nodes if not 0 <= node < nodes)

@@ -141,11 +141,7 @@ def settle_aggregator(values: Any) -> Any:
 
 
 def check_split(spec: RunSpec) -> None:
-    """Check that the spec's strategy fits its mesh, and what else is about a split model.
-
-    Raises:
-        ClashError: they do not; says what to change.
-    """
+    """Raise ClashError if the spec's strategy and mesh do not fit, or keys about a split model."""
     strategy, mesh = spec.strategy, spec.axes
     if strategy.kind == "rpc":
         _check_rpc(strategy, mesh)

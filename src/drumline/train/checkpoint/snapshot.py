@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
@@ -29,28 +30,6 @@ from torch.optim import Optimizer
 
 from drumline.core.files import fsync
 from drumline.parallel import ShardSpec
-
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-    "C64": torch.complex64,
-}
-"""by their names in a safetensors header"""
 
 
 class OptimizerScalars(TypedDict):
@@ -107,8 +86,7 @@ def gather_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) ->
 def load_model(model: nn.Module, shard: ShardSpec, saved: Mapping[str, Tensor]) -> None:
     """Fill a model with what a checkpoint holds for it, one tensor at a time.
 
-    Raises:
-        ValueError: a tensor is missing, left over, or of another shape.
+    Raises ValueError if a tensor is missing, left over, or of another shape.
     """
     own = model.state_dict()
     if missing := sorted(own.keys() - saved.keys()):
@@ -178,7 +156,7 @@ class TensorFiles(Mapping[str, Tensor]):
             header.pop("__metadata__", None)
             for name, told in header.items():
                 start = 8 + size + told["data_offsets"][0]
-                dtype = _DTYPES[told["dtype"]]
+                dtype = _find_dtype(told["dtype"])
                 self._locations[name] = _Location(path, start, dtype, told["shape"])
 
     def __getitem__(self, name: str) -> Tensor:
@@ -194,6 +172,13 @@ class TensorFiles(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._locations)
+
+
+@cache
+def _find_dtype(name: str) -> torch.dtype:
+    """Return the dtype that safetensors calls so: that of an empty tensor in a file of its own."""
+    header = json.dumps({"empty": {"dtype": name, "shape": [0], "data_offsets": [0, 0]}}).encode()
+    return safetensors.torch.load(len(header).to_bytes(8, "little") + header)["empty"].dtype
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
