@@ -274,7 +274,7 @@ def test_errors_left_elsewhere_count_once_and_only_where_the_run_has_none(run, t
         with EventWriter(tmp_path / f"rank-{rank}.jsonl") as log:
             log.write(**error(rank, 1.0 + rank))
     with pytest.raises(WorkerError) as caught:
-        RunOutcome(run=run, world_size=2, exit_codes=[1], last_words=tmp_path).check()
+        RunOutcome(run=run, world_size=2, exit_codes=[1], fallback_events=tmp_path).check()
     assert caught.value.fields == {"rank": 1}
     assert "one other rank then lost the connection" in caught.value.message
 

@@ -151,7 +151,11 @@ def _lead(
         finally:
             launcher.note.unlink(missing_ok=True)
     RunOutcome(
-        run=run, world_size=spec.world_size, exit_codes=[code], last_words=scratch, since=started
+        run=run,
+        world_size=spec.world_size,
+        exit_codes=[code],
+        fallback_events=scratch,
+        since=started,
     ).check()
 
 
@@ -178,7 +182,7 @@ def _follow(launcher: OuterLauncher, given: TrainArgs, scratch: Path) -> int:
     code = _run_rank(run, _environment(launcher, meant, spec, scratch))
     if by_hand:
         RunOutcome(
-            run=run, world_size=ranks, exit_codes=[code], last_words=scratch, since=started
+            run=run, world_size=ranks, exit_codes=[code], fallback_events=scratch, since=started
         ).check()
     return code
 

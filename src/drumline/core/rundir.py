@@ -180,13 +180,9 @@ class RunDir:
         """Read the events of all ranks, in rank order."""
         return [read_events(self.rank_events(rank)) for rank in range(world_size)]
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write one of the documents, atomically."""
-        write_atomic(self.path / name, text)
-
     def write_json(self, name: str, value: object) -> None:
         """Write one of the JSON documents, atomically."""
-        self.write_text(name, json.dumps(value, indent=2) + "\n")
+        write_atomic(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Read a JSON document; None where there is none. Raises RunDirError if it is damaged."""

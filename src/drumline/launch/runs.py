@@ -352,7 +352,7 @@ def launched_ranks(
         run=run,
         world_size=task.workers * max(1, len(plans)),
         exit_codes=exit_codes,
-        last_words=agents.scratch.path,
+        fallback_events=agents.scratch.path,
         since=started,
         kept=kept,
         timeout=timeout,

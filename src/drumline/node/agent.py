@@ -206,13 +206,15 @@ class JobAgent:
         return any(run.rank_log(first + local).exists() for local in range(self._task.workers))
 
 
-def read_reports(run: RunDir, *, node: int, workers: int, last_words: Path | None) -> ExitReports:
+def read_reports(
+    run: RunDir, *, node: int, workers: int, fallback_events: Path | None
+) -> ExitReports:
     """Read the exit reports of a job's ranks on this node.
 
-    `last_words`: where ranks left errors that they could not write to the run directory.
+    `fallback_events`: where ranks left errors that they could not write to the run directory.
     """
     names = [f"rank-{rank}" for rank in range(node * workers, (node + 1) * workers)]
-    folders = [run.events, *filter(None, [last_words])]
+    folders = [run.events, *filter(None, [fallback_events])]
     reports: ExitReports = {}
     for name in (*names, f"node-{node}"):
         events = [e for folder in folders for e in read_events(folder / f"{name}.jsonl")]

@@ -138,7 +138,7 @@ class Leader(Runner):
                 run=self.run_dir,
                 world_size=self._world_size,
                 exit_codes=self._exit_codes(),
-                last_words=self.agent.scratch.path,
+                fallback_events=self.agent.scratch.path,
                 timeout="the script's own timeout" if self.job.argv else "timeout_s",
             ).check()
         except DrumlineError as error:

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from drumline.core.errors import SpecError
+from drumline.core.files import write_atomic
 from drumline.core.rundir import RunDir
 from drumline.spec.parts import SpecPart
 from drumline.spec.run_spec import SHORTHAND, RunSpec
@@ -76,7 +77,7 @@ def read_run_spec(run: RunDir) -> RunSpec:
 
 def write_run_spec(run: RunDir, spec: RunSpec) -> None:
     """Write the resolved spec into a run's directory."""
-    run.write_text(run.spec_file.name, dump_spec(spec))
+    write_atomic(run.spec_file, dump_spec(spec))
 
 
 def spec_options(spec: RunSpec) -> dict[str, str]:
