@@ -20,7 +20,7 @@ import weakref
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError
-from drumline.core.lock import FileLock, is_locked
+from drumline.core.lock import FileLock
 from drumline.core.processes import deferred_signals
 
 _PREFIX = "drumline-"
@@ -69,7 +69,13 @@ def sweep() -> list[Path]:
 
 def is_held(path: Path) -> bool:
     """Whether the owner of a scratch folder lives."""
-    return is_locked(path / _LOCK)
+    try:
+        lock = _hold(path / _LOCK, 0)
+    except OSError:  # there is no such folder any more
+        return False
+    if lock is not None:
+        lock.release()
+    return lock is None
 
 
 def _root() -> Path:
