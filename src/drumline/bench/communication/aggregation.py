@@ -15,7 +15,7 @@ from drumline.bench.case_runner import BenchResult, describe_machine
 from drumline.bench.specs import AggregationSpec
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import Event
-from drumline.launch.probe import Progress, Watch, probed
+from drumline.launch.probe import Progress, Watch, launched_probe
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import compute_ledger
 from drumline.spec.run_spec import TEXT_MODELS
@@ -78,7 +78,7 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
         def tell(said: Progress | None, name: str = name) -> None:
             watch(None if said is None else replace(said, now=f"{name}: {said.now}"))
 
-        with probed(
+        with launched_probe(
             "drumline.probe.aggregation",
             request,
             ranks=spec.nodes * spec.workers,
