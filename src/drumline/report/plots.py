@@ -295,7 +295,11 @@ def render_inline(picture: Picture, lang: Language) -> str:
 def write_figure(
     draw: Callable[[FigureStyle], Figure], files: Sequence[Path], lang: Language = Language.EN
 ) -> list[Path]:
-    """Draw a figure to files, whose endings say the format; returns them, or raises RunDirError."""
+    """Draw a figure to files, whose endings say the format; returns them.
+
+    Raises:
+        RunDirError: one cannot be written.
+    """
     style = FigureStyle(lang=lang)
     with style.drawing():
         figure = draw(style)
