@@ -16,7 +16,7 @@ from drumline.bench.communication.collectives import CollectivesResult, run_coll
 from drumline.bench.model_parallel import display as model_parallel
 from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_parallel
 from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
-from drumline.bench.scaling.display import draw_scaling, scaling_table
+from drumline.bench.scaling.display import draw_scaling_study, scaling_table
 from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
@@ -132,7 +132,7 @@ def scaling_command(args: list[str], output: OutputOptions) -> None:
     _check_cases(runs, output.out)
     with watched(by_case=True) as watch:
         result = run_scaling(spec, runs, out=output.out, watch=watch)
-    _show(result, output, partial(draw_scaling, result=result), _print_scaling, ran=len(runs))
+    _show(result, output, partial(draw_scaling_study, result=result), _print_scaling, ran=len(runs))
 
 
 def _print_scaling(console: Console, result: ScalingResult) -> None:
