@@ -9,6 +9,7 @@ A case has a label for people, a slug for files, and the spec of a run or of a w
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import os
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -46,24 +47,28 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-class Runnable(Protocol):
-    """A case that is a training run."""
+class Case(abc.ABC):
+    """One of many things to run, one after the other."""
 
     @property
+    @abc.abstractmethod
     def label(self) -> str:
-        """What people call it."""
+        """What people call it; each case has another one."""
 
     @property
     def slug(self) -> str:
-        """What its run directory is called; each case has another one."""
+        """What its run directory or document is called: `strong-ddp-x4-round-1`."""
+        return self.label.replace(",", "").replace(" ", "-").replace("×", "x")
 
-    @property
-    def spec(self) -> RunSpec:
-        """The run that it is."""
+
+class RunCase(Case):
+    """A case that is a training run."""
+
+    spec: RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedCase:
+class NamedCase(Case):
     """A case with one name, for people and for files."""
 
     name: str
@@ -71,12 +76,7 @@ class NamedCase:
 
     @property
     def label(self) -> str:
-        """What people call it."""
-        return self.name
-
-    @property
-    def slug(self) -> str:
-        """What its run directory or document is called."""
+        """Its name."""
         return self.name
 
 
@@ -105,8 +105,8 @@ class Skipped:
     why: str
 
 
-C = TypeVar("C", bound="Runnable | Measurement")
-T = TypeVar("T", bound=Runnable)
+C = TypeVar("C", bound=RunCase | Measurement)
+T = TypeVar("T", bound=RunCase)
 Row = TypeVar("Row", bound="DataclassInstance")
 _NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
 """too long for CSV, or no plain values; JSON has them"""
@@ -222,7 +222,7 @@ def run_each(
             yield Ended(case=case, run=RunDir(path.absolute()), error=error)
 
 
-def _run_case(case: Runnable | Measurement, path: Path, agents: AgentPool, watch: Watch) -> None:
+def _run_case(case: RunCase | Measurement, path: Path, agents: AgentPool, watch: Watch) -> None:
     """Train in a new run directory, or measure; blocks until the case's ranks have ended."""
     if isinstance(case, Measurement):
         result = case.bench(case.spec, out=None, watch=watch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
-from drumline.bench.case_runner import BenchResult, Runnable
+from drumline.bench.case_runner import BenchResult, RunCase
 from drumline.bench.communication import display as communication
 from drumline.bench.communication.aggregation import AggregationResult, run_aggregation
 from drumline.bench.communication.collectives import CollectivesResult, run_collectives
@@ -162,7 +162,7 @@ def _print_heading(console: Console, text: str) -> None:
     console.print(text, style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
-def _check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
+def _check_cases(cases: Iterable[RunCase], out: Path | None) -> None:
     """Refuse cases that cannot run here or be kept (UsageError), before anything is trained."""
     for case in cases:
         if out is not None and (out / case.slug).exists():

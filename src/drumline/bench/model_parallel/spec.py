@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from drumline.bench.case_runner import Skipped
+from drumline.bench.case_runner import RunCase, Skipped
 from drumline.bench.specs import BenchPlace, Data, Each, Model, TrainingBench, Workers
 from drumline.spec.parts import ClashError, DataSpec, ModelSpec
 from drumline.spec.run_spec import RunSpec
@@ -151,17 +151,12 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelParallelCase(Variant):
+class ModelParallelCase(Variant, RunCase):
     """A variant, and the run that it is."""
 
     spec: RunSpec
     asked: bool
     """named by the user; else one that does not fit is left out"""
-
-    @property
-    def slug(self) -> str:
-        """What its files are called: `pipeline-1f1b-x4`."""
-        return self.label.replace(" ", "-").replace("×", "x")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from drumline.bench.case_runner import RunCase
 from drumline.bench.specs import Each, Listed, Nodes, TrainingBench, Workers, check_names
 from drumline.core.processes import count_cores
 from drumline.spec.parts import ClashError, check_slow_nodes
@@ -162,26 +163,17 @@ class ScalingCase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeat:
+class Repeat(RunCase):
     """A case in one of the rounds: a run of its own."""
 
     case: ScalingCase
     round: int
+    spec: RunSpec
 
     @property
     def label(self) -> str:
         """What people call it."""
         return f"{self.case.label}, round {self.round + 1}"
-
-    @property
-    def slug(self) -> str:
-        """What its run directory is called: `strong-ddp-x4-round-1`."""
-        return self.label.replace(",", "").replace(" ", "-").replace("×", "x")
-
-    @property
-    def spec(self) -> RunSpec:
-        """The run that it is."""
-        return self.case.spec
 
 
 def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
@@ -209,7 +201,7 @@ def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[Repeat]:
     for number in range(repeats):
         first = number * len(cases) // repeats
         turn = [*cases[first:], *cases[:first]]
-        runs += [Repeat(case=case, round=number) for case in turn]
+        runs += [Repeat(case=case, round=number, spec=case.spec) for case in turn]
     return runs
 
 
