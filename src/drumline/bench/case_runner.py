@@ -167,6 +167,9 @@ def run_cases(
                 shutil.rmtree(ended.run.path, ignore_errors=True)
 
 
+_OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CasePolicy:
     """In what the cases of benches and labs are run differently; the defaults are a bench's."""
@@ -177,13 +180,7 @@ class CasePolicy:
     """slugs of cases that are not run again"""
     replaces: bool = False
     """whether what an earlier try left in the folder goes"""
-    failures: tuple[type[DrumlineError], ...] = (
-        WorkerError,
-        CommError,
-        DivergenceError,
-        CheckpointError,
-        UsageError,
-    )
+    failures: tuple[type[DrumlineError], ...] = _OF_A_CASE
     """errors that say nothing about the other cases; others are raised"""
     interrupted: str = "nothing is left running"
     """what the InterruptError after Ctrl-C says is left"""

@@ -121,12 +121,11 @@ class BenchPlace(BenchLinks):
     def _check_ranks(self, workers: int) -> None:
         ranks = self.nodes * workers
         if not 2 <= ranks <= MAX_RANKS:
-            raise ClashError(
+            message = (
                 f"nodes={self.nodes} workers={workers} makes {ranks} ranks, but communication "
-                f"needs 2, and {MAX_RANKS} is what a bench takes at most",
-                "workers",
-                "nodes",
+                f"needs 2, and {MAX_RANKS} is what a bench takes at most"
             )
+            raise ClashError(message, "workers", "nodes")
 
 
 class BenchSpec(BenchPlace):
@@ -172,12 +171,11 @@ class CollectivesSpec(BenchSpec):
             message = f"{name} {why}; add backends=gloo, or set nodes=1"
             raise ClashError(message, "backends", "nodes")
         if "nccl" in self.usable_backends and NATIVE not in self.named_algorithms:
-            raise ClashError(
+            message = (
                 "nccl has collectives of its own only, since it queues plain messages behind each "
-                "other; add native to algorithms, or leave nccl out",
-                "algorithms",
-                "backends",
+                "other; add native to algorithms, or leave nccl out"
             )
+            raise ClashError(message, "algorithms", "backends")
         return self
 
     @property
@@ -253,18 +251,14 @@ class AggregationSpec(BenchSpec):
         self._check_ranks(self.workers)
         check_model(self.model)
         if self.bottleneck is not None and self.slow_nodes:
-            raise ClashError(
-                "bottleneck and slow_nodes both say which node is slow; drop one of the two",
-                "bottleneck",
-                "slow_nodes",
-            )
+            message = "bottleneck and slow_nodes both say which node is slow; drop one of the two"
+            raise ClashError(message, "bottleneck", "slow_nodes")
         if self.bottleneck is not None and not self.bottleneck < self.nodes > 1:
-            raise ClashError(
+            message = (
                 f"bottleneck names node {self.bottleneck}, but nodes run from 0 to "
-                f"{self.nodes - 1}, and one alone has no others; name one of those or raise nodes",
-                "bottleneck",
-                "nodes",
+                f"{self.nodes - 1}, and one alone has no others; name one of those or raise nodes"
             )
+            raise ClashError(message, "bottleneck", "nodes")
         return self
 
     @property
@@ -346,13 +340,11 @@ class TrainingBench(BenchLinks):
     def _check_samples(self, ranks: int, *, fewer: str) -> None:
         """Refuse a batch that leaves one of so many ranks without a sample; `fewer`: of what."""
         if self.batch < ranks:
-            raise ClashError(
+            message = (
                 f"batch is {self.batch}, less than one sample for each of {ranks} ranks; set "
-                f"batch={ranks} or more, or fewer {fewer}",
-                "batch",
-                "workers",
-                "nodes",
+                f"batch={ranks} or more, or fewer {fewer}"
             )
+            raise ClashError(message, "batch", "workers", "nodes")
 
     def build_run(self, *, batch: int, nodes: int, workers: int, **keys: object) -> RunSpec:
         """Build the training run of a case: its model and data, timed, and nothing beside.

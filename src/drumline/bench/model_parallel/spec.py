@@ -120,12 +120,11 @@ class ModelParallelSpec(BenchPlace, TrainingBench):
             if self.batch % (copies * count):
                 of = f" of {copies} copies" if copies > 1 else ""
                 near = max(1, round(self.batch / (copies * count))) * copies * count
-                raise ClashError(
+                message = (
                     f"a batch of {self.batch} cannot be cut into {count} equal microbatches{of}; "
-                    f"set batch={near}, or other microbatches",
-                    "microbatches",
-                    "batch",
+                    f"set batch={near}, or other microbatches"
                 )
+                raise ClashError(message, "microbatches", "batch")
         if "data" in self.forms:
             self._check_samples(self.ranks, fewer="workers")
 

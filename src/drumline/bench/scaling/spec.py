@@ -100,12 +100,11 @@ class ScalingSpec(TrainingBench):
     def _fits(self) -> Self:
         if len(self.workers) > 1 and len(self.nodes) > 1:
             workers, nodes = (",".join(map(str, counts)) for counts in (self.workers, self.nodes))
-            raise ClashError(
+            message = (
                 f"workers and nodes both have several counts ({workers} and {nodes}), and one "
-                f"study varies one of them; give the other one number, e.g. workers=1",
-                "nodes",
-                "workers",
+                f"study varies one of them; give the other one number, e.g. workers=1"
             )
+            raise ClashError(message, "nodes", "workers")
         for kind in self.kinds:
             if kind in SPLIT_KINDS:
                 raise ClashError(
@@ -125,15 +124,12 @@ class ScalingSpec(TrainingBench):
         self._check_samples(ranks, fewer=self.varies)
         base = self.base.ranks
         if "weak" in self.mode and self.batch % base:
-            raise ClashError(
+            message = (
                 f"in weak scaling all ranks have as much to do at every count, but a batch of "
                 f"{self.batch} does not share out to {base} ranks; set "
-                f"batch={-(-self.batch // base) * base}, or mode=strong",
-                "batch",
-                "mode",
-                "workers",
-                "nodes",
+                f"batch={-(-self.batch // base) * base}, or mode=strong"
             )
+            raise ClashError(message, "batch", "mode", "workers", "nodes")
 
 
 ALONE = "alone"
