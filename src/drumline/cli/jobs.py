@@ -39,7 +39,7 @@ from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Reporter
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
-from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, reached, refuse_silent, run_on
+from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, reachable, refuse_silent, run_on
 from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import counted, format_bytes, format_seconds, listed
 from drumline.core.json_lines import Message
@@ -55,7 +55,7 @@ def status_command(which: str | None, *, as_json: bool) -> None:
     machines, deadline = facts.machines, facts.deadline
     if not machines:
         raise no_nodes(home)
-    jobs, lost = run_on(reached(spec, home, machines), _ask)
+    jobs, lost = run_on(reachable(spec, home, machines), _ask)
     states = {machine.node: "alive" for machine in machines}
     for error in lost:
         gone = error.fields.get("reason") == GONE

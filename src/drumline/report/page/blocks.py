@@ -159,11 +159,7 @@ class Report:
 
 
 def excerpt(path: str, symbol: str) -> Code:
-    """Cut code for a report's page out of a module: `comm/ring.py`, `all_reduce` or `Adam.step`.
-
-    Raises:
-        LookupError: the module does not define it.
-    """
+    """Cut code for a report's page out of a module: `comm/ring.py`, `all_reduce` or `Adam.step`."""
     text = files("drumline").joinpath(path).read_text(encoding="utf-8")
     found: Any = ast.parse(text)
     for name in symbol.split("."):
