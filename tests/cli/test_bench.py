@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 
 import pytest
@@ -104,9 +105,13 @@ def test_every_collective_by_every_algorithm_is_checked(drumline, collective):
 
 
 def test_a_barrier_has_no_size(drumline):
-    rows = bench(drumline, "collectives", "collective=barrier", "rounds=2")["rows"]
+    words = ("collectives", "collective=barrier", "rounds=2", "--out", "kept")
+    rows = bench(drumline, *words)["rows"]
     assert {row["size"] for row in rows} == {0}
     assert "dissemination" in {row["algorithm"] for row in rows}
+    assert set(json.loads((drumline.folder / "kept" / "probe.json").read_text())) == {
+        *("collective", "rivals", "sizes", "workers", "rounds", "budget_s", "timeout_s")
+    }
 
 
 @pytest.mark.slow
@@ -161,8 +166,11 @@ def test_aggregation_without_and_with_a_bottleneck(drumline):
 
 def test_aggregation_on_one_node(drumline):
     words = ("aggregation", "nodes=1", "workers=2", "rounds=2", "kinds=allreduce,tree", "batch=8")
-    answer = drumline("bench", *words, COLUMNS="80", NO_COLOR="1")
+    answer = drumline("bench", *words, "--out", "kept", COLUMNS="80", NO_COLOR="1")
     assert answer.code == 0, answer.err
+    assert set(json.loads((drumline.folder / "kept" / "even" / "probe.json").read_text())) == {
+        *("model", "text", "batch", "bucket_bytes", "kinds", "rounds", "budget_s", "timeout_s")
+    }
     assert answer.out.startswith("gradients of mlp: 544 kB in 1 bucket, 2 ranks on one node\n")
     assert "slow" not in answer.out.replace("slowest", "")
     assert max(len(line) for line in answer.out.splitlines()) <= 80

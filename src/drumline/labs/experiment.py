@@ -19,7 +19,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, model_validator
 
-from drumline.bench.case_runner import Measurement, NamedCase
+from drumline.bench.case_runner import Measurement, NamedCase, RunCase
 from drumline.core.errors import DataError, DivergenceError
 from drumline.core.nodes import MAX_NODES
 from drumline.core.rundir import RunDir
@@ -65,7 +65,7 @@ Measured = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(NamedCase):
+class Training(NamedCase, RunCase):
     """A training run."""
 
     spec: RunSpec

@@ -49,13 +49,13 @@ def collectives_table(rows: Sequence[CollectiveRow]) -> RenderableType:
         FittingColumn("on", lambda row: row.backend, justify="left"),
         FittingColumn("ranks", lambda row: str(row.ranks)),
         FittingColumn("ms", lambda row: _format_time(row.median_s)),
-        FittingColumn("quartiles", _quartiles, leaves=5),
-        FittingColumn("alg", lambda row: _bandwidth(row.algorithm_bandwidth), leaves=2),
-        FittingColumn("bus", lambda row: _bandwidth(row.bus_bandwidth), leaves=4),
-        FittingColumn("wire", _wire, leaves=1),
-        FittingColumn("link", lambda row: format_known("{:.0%}", row.link_share, ""), leaves=6),
+        FittingColumn("quartiles", _quartiles, drop_order=5),
+        FittingColumn("alg", lambda row: _bandwidth(row.algorithm_bandwidth), drop_order=2),
+        FittingColumn("bus", lambda row: _bandwidth(row.bus_bandwidth), drop_order=4),
+        FittingColumn("wire", _wire, drop_order=1),
+        FittingColumn("link", lambda row: format_known("{:.0%}", row.link_share, ""), drop_order=6),
         FittingColumn(
-            "pred.", lambda row: format_known("{:+.0%}", row.prediction_error, ""), leaves=3
+            "pred.", lambda row: format_known("{:+.0%}", row.prediction_error, ""), drop_order=3
         ),
     ]
     hidden = {"ranks": not counts, "link": not shaped}
@@ -81,12 +81,14 @@ def fits_table(fits: Sequence[CollectiveFit]) -> RenderableType:
     columns: list[FittingColumn[CollectiveFit]] = [
         FittingColumn("algorithm", lambda fit: fit.algorithm, justify="left"),
         FittingColumn("on", lambda fit: fit.backend, justify="left"),
-        FittingColumn("ranks", lambda fit: str(fit.ranks), leaves=3),
+        FittingColumn("ranks", lambda fit: str(fit.ranks), drop_order=3),
         FittingColumn("alpha µs", lambda fit: f"{fit.alpha_s * 1e6:.0f}"),
-        FittingColumn("±", lambda fit: micro(fit.alpha_error_s), leaves=2, told=errors),
+        FittingColumn("±", lambda fit: micro(fit.alpha_error_s), drop_order=2, dropped_name=errors),
         FittingColumn("beta ns/B", lambda fit: f"{fit.beta_s_per_byte * 1e9:.3g}"),
-        FittingColumn("±", lambda fit: nano(fit.beta_error_s_per_byte), leaves=2, told=errors),
-        FittingColumn("that is MB/s", megabytes_per_s, leaves=1, told="MB/s"),
+        FittingColumn(
+            "±", lambda fit: nano(fit.beta_error_s_per_byte), drop_order=2, dropped_name=errors
+        ),
+        FittingColumn("that is MB/s", megabytes_per_s, drop_order=1, dropped_name="MB/s"),
     ]
     note = (
         "fitted to all sizes: time = alpha · rounds + beta · bytes on the critical path\n"
@@ -107,7 +109,7 @@ def aggregation_table(rows: Sequence[AggregationRow]) -> RenderableType:
             name,
             itemgetter(number),
             justify="left" if number == 0 else "right",
-            leaves=len(heads) - number if number > 2 else KEPT,  # the last rank first
+            drop_order=len(heads) - number if number > 2 else KEPT,  # the last rank first
         )
         for number, name in enumerate(heads)
     ]
@@ -187,9 +189,6 @@ def _short(count: int) -> str:
     return str(count)
 
 
-_PARTS = ("compute", "wait", "transfer")
-
-
 def draw_collectives(style: FigureStyle, rows: Sequence[CollectiveRow]) -> Figure:
     """Draw `bench collectives`' figure: time over size, both logarithmic, a line per rival."""
     figure = style.figure(width=8, height=4.8)
@@ -218,10 +217,11 @@ def draw_aggregation(style: FigureStyle, rows: Sequence[AggregationRow]) -> Figu
     ranks = sorted({row.rank for row in rows})
     figure = style.figure(width=8, height=1.2 + 2.6 * len(situations))
     panels = [row[0] for row in figure.subplots(len(situations), squeeze=False)]
+    parts = {part: part for part in ("compute", "wait", "transfer")}
     for axes, situation in zip(panels, situations, strict=True):
         own = [row for row in rows if row.situation == situation]
         by_rank = [[row for row in own if row.rank == rank] for rank in ranks]
-        draw_rank_bars(axes, by_rank, kinds, {part: part for part in _PARTS})
+        draw_rank_bars(axes, by_rank, kinds, parts)
         axes.set_xticks(range(len(kinds)), kinds, rotation=20)
         style.finish(axes, title=situation, x="", y="ms per step", legend=False)
         axes.grid(visible=False, axis="x")

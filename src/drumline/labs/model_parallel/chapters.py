@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from drumline.bench.model_parallel.display import Bars, draw_bars, draw_loss_curves
+from drumline.bench.model_parallel.display import Bars, draw_labelled_bars, draw_loss_curves
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results
 from drumline.labs.model_parallel.cases import (
@@ -104,7 +104,7 @@ def draw_forms(
         (panels[1], "peak", Bars(values=peaks, labels=_write(peaks), dots=dots)),
         (panels[2], "sent", Bars(values=sent, labels=_write(sent))),
     ):
-        draw_bars(plot, axes, bars, colors)
+        draw_labelled_bars(plot, axes, bars, colors)
         plot.panel(axes, key)
         axes.grid(visible=False, axis="y")
     if baseline is not None:
