@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.providers import Machine
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
@@ -149,7 +148,8 @@ def locked(home: ClusterHome) -> Iterator[None]:
         home.make()
         if not lock.acquire(0):
             raise ClusterError(
-                sentence("cluster-locked", home=home, holder=_describe(lock.read_holder()))
+                f"the cluster {home.name} is being changed by {_describe(lock.read_holder())}; "
+                "wait until that has ended, or end it"
             )
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.descriptor), os.stat(home.lock)):

@@ -11,7 +11,6 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
@@ -28,7 +27,10 @@ LONGEST_HOURS = 24 * 30
 def _check_name(name: str) -> str:
     """Refuse what cannot be part of the names of a cloud's resources, and of host names."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name, re.ASCII):
-        raise ValueError(sentence("name-unfit", name=name))
+        raise ValueError(
+            f"{name!r} cannot name a cluster; write small letters, digits and '-', 40 at most, "
+            "such as mnist-2"
+        )
     return name
 
 
@@ -175,7 +177,10 @@ def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpe
     """Read the spec of a cluster that is to be made; `file` None is ./cluster.yaml."""
     path = file or FILE
     if not path.exists():
-        raise UsageError(sentence("spec-missing", path=path))
+        raise UsageError(
+            f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
+            "machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
+        )
     return read_file(ClusterSpec, path, overrides).beside(path.absolute().parent)
 
 
@@ -185,7 +190,9 @@ def find_cluster(name: str | None) -> tuple[ClusterSpec, ClusterHome]:
         name = read_cluster(FILE).name
     known = known_clusters()
     if name is None and not known:
-        raise UsageError(sentence("no-cluster"))
+        raise UsageError(
+            "no cluster is up; write a cluster.yaml (drumline cluster init), then: drumline up"
+        )
     if name is None and len(known) > 1:
         which = f"which cluster? {listed(known)} are up"
         raise UsageError(f"{which}; name one: --cluster {known[0]}")

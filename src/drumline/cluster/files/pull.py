@@ -79,8 +79,11 @@ class FileFetcher:
         while "listed" not in (answer := await self._answer()):
             found = ListedFile(**answer)
             if not stays_inside(found.file):
-                what = f" names a file {found.file!r} outside its job; it is not to be trusted"
-                raise self._error(what)
+                raise HostError(
+                    f"{self.name} names a file {found.file!r} outside its job; it is not to be "
+                    f"trusted",
+                    node=self.name,
+                )
             self.listed[found.file] = found
         self.phase = answer["phase"]
         if not answer["there"] and self.name == _LEADER:
@@ -154,7 +157,10 @@ class FileFetcher:
         if "sent" not in sent or sent["sha256"] != digest.hexdigest():
             target.unlink()
             why = sent.get("why", "its checksum is another")
-            raise self._error(f": {path.name} did not arrive as it was sent ({why}); pull again")
+            raise HostError(
+                f"{self.name}: {path.name} did not arrive as it was sent ({why}); pull again",
+                node=self.name,
+            )
         return digest.hexdigest(), size
 
     async def _answer(self) -> Message:
@@ -168,13 +174,17 @@ class FileFetcher:
         try:
             return await asyncio.wait_for(work, _ANSWER_S)
         except TimeoutError:
-            raise self._error(f" has not answered for {_ANSWER_S:.0f} s; pull again") from None
+            raise HostError(
+                f"{self.name} has not answered for {_ANSWER_S:.0f} s; pull again",
+                node=self.name,
+            ) from None
         except (OSError, EOFError):
             raise await self._lost() from None
         except (ValueError, zlib.error) as error:
-            raise self._error(
-                f" sends what cannot be read ({error}); bring this version of drumline there with "
-                f"drumline up, then pull again"
+            raise HostError(
+                f"{self.name} sends what cannot be read ({error}); bring this version of drumline "
+                f"there with drumline up, then pull again",
+                node=self.name,
             ) from None
 
     async def _lost(self) -> HostError:
@@ -183,11 +193,11 @@ class FileFetcher:
         with contextlib.suppress(TimeoutError, HostError):
             said = (await asyncio.wait_for(self.session.process.wait(), _STOP_S)).stderr
         why = last_line(said) or "the connection ended"
-        again = "pull again, it goes on where this one ended"
-        return self._error(f": {why}, in the middle of a pull; {again}")
-
-    def _error(self, what: str) -> HostError:
-        return HostError(f"{self.name}{what}", node=self.name)
+        return HostError(
+            f"{self.name}: {why}, in the middle of a pull; pull again, it goes on where this one "
+            f"ended",
+            node=self.name,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

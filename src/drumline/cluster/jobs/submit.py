@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.files.storage import keep_copies, offer_checkpoints
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
@@ -34,7 +33,6 @@ from drumline.cluster.ssh.remote import (
     all_of,
     last_line,
     node_command,
-    node_error,
     raise_for_all,
     revive,
 )
@@ -126,10 +124,15 @@ class Submission:
         try:
             await keep_copies(fleet.remotes, url, self.job_id, check=check)
         except HostError as error:
-            self._note(sentence("copies-refused", error=error))
+            self._note(
+                f"{error.message}; drumline pull copies it from here instead, and so does down"
+            )
         else:
             if not check:
-                self._note(sentence("copies-unchecked", shown=shown_url(url)))
+                self._note(
+                    f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
+                    "drumline pull and drumline down copy what they may not"
+                )
 
 
 class _QueueNotice:
@@ -258,7 +261,11 @@ async def _answer(session: NodeSession) -> Message:
     try:
         answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:
-        raise node_error(session.machine, "node-silent", take_s=_TAKE_S) from None
+        raise HostError(
+            f"{session.machine.name} has not answered within {_TAKE_S:g} s; is it alive? drumline "
+            f"ssh {session.machine.name}",
+            node=session.machine.node,
+        ) from None
     if answer is None:
         raise _unfit(session.machine, (await session.process.wait()).stderr)
     if "error" in answer:
@@ -267,4 +274,8 @@ async def _answer(session: NodeSession) -> Message:
 
 
 def _unfit(machine: Machine, stderr: bytes) -> HostError:
-    return node_error(machine, "node-unfit", why=last_line(stderr) or "it says nothing")
+    return HostError(
+        f"{machine.name} cannot run drumline ({last_line(stderr) or 'it says nothing'}); "
+        "provision it again with: drumline up",
+        node=machine.node,
+    )

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.receipt import Receipt, bill, every_machine, keep_receipt, machines_from
 from drumline.cluster.providers import Machine, Reporter, Resource, build_provider
@@ -30,6 +29,10 @@ from drumline.core.errors import (
 from drumline.spec.load import read_file
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_WAY_OUT = (
+    "run drumline down again when it answers, or give it up with what is on it: drumline down "
+    "--forget worker1 (say which)"
+)
 
 
 def take_down(
@@ -52,7 +55,10 @@ def take_down(
         if identity is not None:
             own = home.read_facts().id
             if own not in (None, identity) and provider.resources():
-                raise UsageError(sentence("cluster-of-its-own", home=home, own=own))
+                raise UsageError(
+                    f"this machine has a cluster {home.name} of its own ({own}); remove that "
+                    "first, without --id"
+                )
             provider.adopt(identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
         there = tuple(provider.resources())
@@ -62,7 +68,7 @@ def take_down(
             provider.remove(report)
         except HostError as error:
             if not given_up:  # else we look at what is left
-                raise HostError(sentence("down-again", why=error.message), **error.fields) from None
+                raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
         left = tuple(provider.resources())
         ended, ids = time.time(), {machine.identity for machine in living}
         machines = [one.at(until=ended) if one.identity in ids else one for one in machines]
@@ -83,7 +89,10 @@ def take_down(
 def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machine:
     """Find one of a cluster's machines that the user owns: by worker1, its host, or host:port."""
     if spec.provider != "ssh":
-        raise UsageError(sentence("forget-needs-own-machines", spec=spec))
+        raise UsageError(
+            f"--forget is about machines of your own (ssh), but {spec.name} is of "
+            f"{spec.provider}, whose machines go with the cluster; leave it out"
+        )
     found = [one for one in machines if name in (one.name, one.host, one.identity)]
     if len(found) != 1:
         names = ", ".join(f"{one.name} ({one.identity})" for one in machines)
@@ -106,7 +115,7 @@ def _locked(home: ClusterHome) -> Iterator[None]:
 def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
     stays = [one for one in left if _owner(one, given_up) is None]
     if silent := [one.detail for one in stays if one.state == "unknown"]:
-        raise HostError(sentence("down-again", why="; ".join(silent)), reason="remove")
+        raise HostError(f"{'; '.join(silent)}; {_WAY_OUT}", reason="remove")
     if stays:
         names = ", ".join(f"{one.kind} {one.identity} ({one.state})" for one in stays)
         raise ClusterError(f"still there: {names}; wait a moment, then again: drumline down")
@@ -115,7 +124,11 @@ def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
 def _given_up(left: Sequence[Resource], given_up: Sequence[Machine]) -> tuple[str, ...]:
     """Say what stays on machines that were given up, and how it goes."""
     owners = {one.node: one for what in left if (one := _owner(what, given_up)) is not None}
-    return tuple(sentence("given-up", machine=one) for one in owners.values())
+    return tuple(
+        f"what is on {one.name} ({one.user}@{one.host}) stays, as far as it is there; remove it by "
+        f"hand: end what runs there, then rm -rf {one.root}"
+        for one in owners.values()
+    )
 
 
 def _owner(resource: Resource, machines: Sequence[Machine]) -> Machine | None:
@@ -157,7 +170,10 @@ def _doubts(
     if spec.provider != "ec2" or not unsure:
         return ()
     if not there:
-        return (sentence("none-there", count=len(unsure)),)
+        return (
+            f"none of its {len(unsure)} machines was there any more: they have ended themselves, "
+            f"or these are not the credentials of the account that they are in",
+        )
     names = ", ".join(f"{machine.name} ({machine.identity})" for machine in unsure)
     return (f"nobody knows when {names} ended: counted up to the deadline, which is the most",)
 

@@ -27,12 +27,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterFacts, ClusterHome
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Machine, Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.remote import Remote, host_error, node_error
+from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from drumline.core.json_lines import Message
 
@@ -63,7 +62,11 @@ async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None
     folder = f"{remote.machine.root}/limits"
     done = await remote.run(["sh", "-c", _SET, "sh", folder, f"{deadline:.0f}", idle], timeout_s=30)
     if done.code:
-        raise node_error(remote.machine, "limits-refused", why=done.complaint)
+        raise HostError(
+            f"{remote.machine.name} did not take its limits: {done.complaint}; is its disk full? "
+            f"Look with: drumline ssh {remote.machine.name} df -h",
+            node=remote.machine.node,
+        )
 
 
 @contextlib.asynccontextmanager
@@ -125,7 +128,10 @@ def refuse_passed(spec: ClusterSpec, home: ClusterHome, noted: Sequence[Machine]
     if facts.deadline + _moved_s(spec, facts, sum(one.price_usd for one in noted)) <= now:
         changes = ", ".join(_changes(spec, facts))
         hours = (now - min((one.since for one in noted), default=now)) / 3600
-        raise ClusterError(sentence("limits-passed", changes=changes, hours=hours))
+        raise ClusterError(
+            f"{changes}: by that, the nodes would end at once, since they have been there for "
+            f"{hours:.1f} h; allow more, or remove them: drumline down"
+        )
 
 
 def decide_term(
@@ -213,7 +219,11 @@ async def find_gone(
 
 def cluster_gone(home: ClusterHome) -> HostError:
     """Return the error for a cluster whose nodes have all shut down or were removed."""
-    return HostError(sentence("cluster-gone", home=home, when=_when(home)), reason=GONE)
+    return HostError(
+        f"the cluster {home.name} is gone: its nodes have ended {_when(home)}; make it again "
+        "with: drumline up, or clear up after it with: drumline down",
+        reason=GONE,
+    )
 
 
 def _when(home: ClusterHome) -> str:

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import yaml
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.files.sync import push_package, read_package
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
@@ -77,7 +76,10 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
         noted = home.read_facts().machines
         before = {machine.node: machine.identity for machine in noted}
         if before and max(before) >= spec.nodes:
-            raise ClusterError(sentence("fewer-nodes", spec=spec, there=len(before)))
+            raise ClusterError(
+                f"{spec.name} has {len(before)} nodes, but nodes is {spec.nodes}; write nodes: "
+                f"{len(before)}, or remove it first with: drumline down"
+            )
         refuse_passed(spec, home, noted)
         provider.refuse_moved(noted)
         write_spec(home, spec)
@@ -168,7 +170,8 @@ class _Setup:
                 if gone := await find_ended(lambda: self.provider, machines):
                     names = ", ".join(f"{one.name} ({one.identity})" for one in gone)
                     raise HostError(
-                        sentence("ended-meanwhile", names=names),
+                        f"{names} ended while we waited for SSH; run drumline up again to replace "
+                        "it, or drumline down",
                         node=gone[0].node,
                         host=gone[0].host,
                         reason=GONE,
@@ -193,4 +196,8 @@ def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:
     for what in ("provider", *of_ec2):
         old, new = (getattr(one.ec2 if what in of_ec2 else one, what) for one in (there, spec))
         if old != new:
-            raise ClusterError(sentence("name-in-use", spec=spec, what=what, old=old, new=new))
+            raise ClusterError(
+                f"the name {spec.name} is in use: there is such a cluster with {what} {old}, and "
+                f"this one says {new}; choose another name, or remove that one with: drumline "
+                f"down --cluster {spec.name}"
+            )

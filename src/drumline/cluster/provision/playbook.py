@@ -27,7 +27,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TextIO
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.config import hang_up
 from drumline.core.errors import ClusterError, UsageError
@@ -156,7 +155,8 @@ class PlaybookRun:
                     return await self._follow(process, report)
             except TimeoutError:
                 raise ClusterError(
-                    sentence("provision-slow", timeout_s=timeout_s, log=self.folder / "last.log")
+                    f"provisioning took longer than {timeout_s:.0f} s and was ended; the log is "
+                    f"{self.folder / 'last.log'}; run drumline up again to continue"
                 ) from None
             finally:
                 await _end(process)
@@ -206,7 +206,10 @@ def ansible_program() -> str:
     """Return the path of `ansible-playbook` in the environment of this Python."""
     path = Path(sys.executable).parent / "ansible-playbook"
     if not path.is_file():
-        raise ClusterError(sentence("ansible-missing"))
+        raise ClusterError(
+            "ansible-core is not installed, which sets up the nodes; install it with: pip "
+            "install 'drumline[cluster]'"
+        )
     return str(path)
 
 

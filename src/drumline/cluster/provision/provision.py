@@ -30,13 +30,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.provision.playbook import Failure, Outcome, PlaybookRun, inventory_list
 from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
-from drumline.cluster.ssh.remote import Remote, node_error
+from drumline.cluster.ssh.remote import Remote
 from drumline.core.errors import ClusterError, HostError, SpecError
 from drumline.core.files import stays_inside
 
@@ -83,7 +82,8 @@ def _add_requirements(found: dict[str, str], folder: Path, name: str, named_by: 
         other = str(PurePosixPath(name).parent / reference)
         if not stays_inside(other):
             raise SpecError(
-                sentence("requirements-outside", reference=reference, name=name, file=folder / name)
+                f"{folder / name} refers to {reference}, which is outside its folder and does not "
+                f"travel to the nodes; put it beside {name}"
             )
         _add_requirements(found, folder, other, str(folder / name))
 
@@ -282,7 +282,8 @@ class Provisioner:
             return
         if not outcome.failures:
             raise ClusterError(
-                sentence("ansible-failed", log=log, said=outcome.output or "it gave no reason")
+                f"Ansible could not run the playbooks:\n{outcome.output or 'it gave no reason'}\n"
+                f"mend what it names; the log is {log}"
             )
         first = outcome.failures[0]
         others = {f.node: f for f in outcome.failures if f.node != first.node}
@@ -340,7 +341,11 @@ async def _probe(remote: Remote) -> tuple[str, str]:
     done = await remote.run(["sh", "-c", script, "sh", remote.machine.root], timeout_s=_PROBE_S)
     stamp, _, python = done.stdout.decode(errors="replace").strip("\n").rpartition("\n")
     if not python.startswith("/"):
-        raise node_error(remote.machine, "python-missing")
+        raise HostError(
+            f"{remote.machine.name} has no Python 3, which setting it up needs; install one "
+            "there, e.g. apt install python3",
+            node=remote.machine.name,
+        )
     return stamp.strip(), python
 
 
@@ -349,4 +354,8 @@ async def _note(remote: Remote, stamp: str) -> None:
     argv = ["sh", "-c", _NOTE, "sh", remote.machine.root]
     done = await remote.run(argv, given=stamp.encode(), timeout_s=_PROBE_S)
     if done.code:
-        raise node_error(remote.machine, "stamp-unwritable", why=done.complaint)
+        raise HostError(
+            f"{remote.machine.name}: cannot write {remote.machine.root}/env/stamp: "
+            f"{done.complaint}; make room there, and run drumline up again",
+            node=remote.machine.name,
+        )

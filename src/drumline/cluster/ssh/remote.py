@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from drumline.cluster.errors import sentence
 from drumline.core.errors import ERRORS, DrumlineError, HostError
 from drumline.core.json_lines import HEADER, JsonLines, Message, encode, unpack_frame
 
@@ -76,11 +75,6 @@ def host_error(machine: Machine, reason: str, message: str) -> HostError:
         host=machine.host,
         reason=reason,
     )
-
-
-def node_error(machine: Machine, name: str, /, **values: object) -> HostError:
-    """Return an error about a node, by its name in `errors.yaml`: there, {machine} is the node."""
-    return HostError(sentence(name, machine=machine, **values), node=machine.node)
 
 
 def last_line(output: bytes | bytearray) -> str:

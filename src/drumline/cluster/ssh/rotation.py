@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.ssh.connection import Connection
 from drumline.cluster.ssh.keys import Origin, Pin, forget_host_key, plain_key, read_pins, write_pins
@@ -79,7 +78,10 @@ async def _see(remote: Remote, home: ClusterHome, made: Pin) -> None:
             connection = await Connection.open(remote.machine, home, pins=[made])
         except HostError as error:
             if time.monotonic() > deadline:
-                why = sentence("rotation-unseen", seen_s=_SEEN_S, error=error)
+                why = (
+                    f"its SSH server does not show the new host key within {_SEEN_S:.0f} s "
+                    f"({error.message}); both keys stay pinned, so try again: drumline up"
+                )
                 raise host_error(remote.machine, "rotation", why) from None
             await asyncio.sleep(_AGAIN_S)
         else:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import drumline
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.providers.twin import reach
@@ -166,7 +165,10 @@ class Control:
         if answer is None:
             raise ClusterError(f"the simulated nodes of {self.home} ended; run drumline up")
         if "qdisc kind is unknown" in (reason := str(answer.get("error", ""))):
-            raise ClusterError(sentence("twin-without-netem"))
+            raise ClusterError(
+                "twin.link needs netem (delay_ms) or tbf (rate), which this kernel does not have "
+                "(modprobe sch_netem sch_tbf); leave delay_ms or rate out"
+            )
         if reason:
             raise ClusterError(f"simulated nodes: {do} failed: {' '.join(reason.split())}")
         return answer
@@ -191,12 +193,16 @@ class Control:
 
     def _make_folder(self) -> None:
         if ":" in str(self.home) or "\n" in str(self.home):
-            raise ClusterError(sentence("twin-home-colon", home=self.home))
+            raise ClusterError(
+                f"simulated nodes cannot have homes in {self.home}: there is a colon in it; set "
+                "DRUMLINE_HOME to another folder"
+            )
         try:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ClusterError(
-                sentence("twin-home-unwritable", home=self.home, error=error)
+                f"cannot make the simulated nodes' folder {self.home}: {error.strerror}; set "
+                "DRUMLINE_HOME to one that can be written"
             ) from None
 
     def _launch(self, command: list[str]) -> str:
@@ -228,7 +234,10 @@ class Control:
 def check_server() -> None:
     """Check that this machine has an SSH server (sshd) for a twin cluster's simulated nodes."""
     if find_server() is None:
-        raise ClusterError(sentence("twin-without-sshd", instead=_INSTEAD))
+        raise ClusterError(
+            "simulated nodes need the SSH server of OpenSSH (sshd), which is not here; install "
+            f"it (apt-get install openssh-server), or {_INSTEAD}"
+        )
 
 
 def find_twin_way() -> Way:
@@ -376,7 +385,8 @@ def _remove(home: Path, report: Reporter) -> None:
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise ClusterError(
-            sentence("twin-stays", home=home, pids=pids, numbers=pids.replace(",", ""))
+            f"the simulated nodes of {home.parent.name} do not end (processes {pids}); end them "
+            f"by hand (kill -9 {pids.replace(',', '')}), and run drumline down again"
         )
     for name in there:
         report(name, "removed")
