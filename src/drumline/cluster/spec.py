@@ -1,4 +1,8 @@
-"""`ClusterSpec`: what `cluster.yaml` says; which cluster a command means; what `init` writes."""
+"""`ClusterSpec`: what `cluster.yaml` says: which machines, for how long, and what is on them.
+
+Also which cluster a command means (./cluster.yaml, or a name), and what `drumline cluster init`
+writes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
 from drumline.spec.load import read_file
-from drumline.spec.parts import LinkSpec, SpecPart, clash
+from drumline.spec.parts import ClashError, LinkSpec, SpecPart
 
 P = TypeVar("P", "Ec2Spec", "HostSpec")
 MAX_NODES = 64
@@ -138,11 +142,22 @@ class ClusterSpec(SpecPart):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if isinstance(self.workers, int) and not 1 <= self.workers <= MAX_WORKERS:
-            raise clash("cluster_workers", spec=self, most=MAX_WORKERS)
+            raise ClashError(
+                f"workers is {self.workers}, but must be auto, or 1 to {MAX_WORKERS} ranks on each "
+                f"node; write workers: auto",
+                "workers",
+            )
         if self.provider == "ssh" and not self.ssh.hosts:
-            raise clash("ssh_without_hosts")
+            raise ClashError(
+                "provider: ssh needs your machines; add ssh: {hosts: [{host: 192.0.2.10}]}",
+                "provider",
+            )
         if self.provider == "ssh" and len(self.ssh.hosts) < self.nodes:
-            raise clash("too_few_hosts", spec=self, hosts=len(self.ssh.hosts))
+            raise ClashError(
+                f"nodes is {self.nodes}, but ssh.hosts names {len(self.ssh.hosts)}; "
+                f"write nodes: {len(self.ssh.hosts)}, or add hosts",
+                "nodes",
+            )
         return self
 
     @property

@@ -101,10 +101,6 @@ class Job(Request):
         return self.node == 0
 
 
-SETTLED = ("workers", "timeout_s", "restarts", "spec")
-"""of a `Job`: what the leader settles for all nodes when it starts"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class JobState(Record):
     """How far a job has come on a node."""
@@ -265,7 +261,13 @@ def take_snapshot(source: Path, target: Path) -> None:
 
 
 def bring_checkpoints(root: Path, run: str, target: Path) -> None:
-    """Put the checkpoints of an earlier `run`, below `root`, where a new job looks for them."""
+    """Put an earlier job's checkpoints on this node where a new job looks for the newest.
+
+    `run`: the earlier run's directory, below `root`.
+
+    Raises:
+        RunDirError: there are none.
+    """
     root = root.resolve()
     source = (root / run / "checkpoints").resolve()
     if not source.is_relative_to(root) or not any(source.glob("step-*")):

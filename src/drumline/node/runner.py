@@ -15,7 +15,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from drumline.core.errors import ClusterError, DrumlineError
@@ -26,13 +25,14 @@ from drumline.launch.runs import build_manifest
 from drumline.node.agent import (
     ExitReports,
     JobAgent,
+    Terms,
     build_task,
     preloads_for,
     read_reports,
     variables_for,
 )
 from drumline.node.folder import BusySign
-from drumline.node.job import SETTLED, Job, JobFolder, Phase
+from drumline.node.job import Job, JobFolder, Phase
 from drumline.node.peer import PeerConnection, connect_to_leader
 
 TICK_S = 0.05
@@ -243,13 +243,13 @@ class Follower(Runner):
     def _start(self, message: Message) -> None:
         """Leave the note that this node's agent looks for, and start it."""
         self._due = None
-        job = replace(self.job, **{key: message[key] for key in SETTLED})
-        self.workers, self._started = message["workers"], True
-        self.make_run(job.spec)
+        terms = Terms.from_json(message)
+        self.workers, self._started = terms.workers, True
+        self.make_run(terms.spec)
         self.run_dir.rendezvous.mkdir()
         (self.run_dir.rendezvous / "agents").write_text(str(message["port"]))
-        self.folder.note(phase="running", started=time.time(), workers=self.workers)
-        self.agent.start(build_task(job, self.folder))
+        self.folder.note(phase="running", started=time.time(), workers=terms.workers)
+        self.agent.start(build_task(self.job, self.folder, terms))
 
     def _report_end(self, peer: PeerConnection) -> None:
         """Report to the leader how this node's agent ended, and what its ranks said."""

@@ -35,8 +35,11 @@ _LOCK_S = 45.0
 def accept_job(root: Path, job: Job, secret: str) -> JobFolder:
     """Make a submitted job's folder on this node, with a snapshot of the synced code.
 
-    It is taken while no sync changes the code. Where it cannot be made, or the code is not what the
-    job was submitted with, nothing of it is left.
+    It is taken while no sync changes the code.
+
+    Raises:
+        DrumlineError: it cannot be made, or the code is not what the job was submitted with;
+            nothing of it is left.
     """
     folder = JobFolder(root, job.id)
     folder.create(job, secret)

@@ -7,8 +7,9 @@
     nodes/worker1/<name>; a node that is gone keeps its place, or what it had left would be lost
 
 A `FileFetcher` talks to `drumline.node.send` on each node. Files that only grow (logs, events)
-resume where the last pull ended; others are renamed when they are complete. `.pulled.json` records
-what came from where, with checksums; a file that the record does not match is fetched again.
+resume where the last pull ended; others are written beside the old one and renamed when they are
+complete. Each is checked against the checksum that the node sends. `.pulled.json` records what came
+from where, with checksums; a file that the record does not match is fetched again.
 """
 
 from __future__ import annotations

@@ -149,7 +149,9 @@ async def sync_folder(
 
     `apart`: a folder that stays here: the storage, into which nodes may be writing.
 
-    After a UsageError the nodes are as they were; after a HostError the others are, or finished.
+    Raises:
+        UsageError: the folder cannot be sent; the nodes are as they were.
+        HostError: a node is lost, or cannot take it; the others are as they were, or finished.
     """
     pack = _small_file_cache()
     scan = functools.partial(scan_project, folder, home.sync, apart)

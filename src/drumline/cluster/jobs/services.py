@@ -75,7 +75,9 @@ async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> O
 async def stay_busy(remotes: Sequence[Remote]) -> None:
     """Keep nodes from their idle shutdown while a person uses a service; until cancelled.
 
-    Where the leader does not answer, twice in a row, nothing comes through the tunnel either.
+    Raises:
+        HostError: the leader does not answer, twice in a row; nothing comes through the tunnel
+            then either.
     """
     failed = False
     while True:

@@ -161,7 +161,10 @@ def make_job_id(request: Request) -> str:
 async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | None = None) -> str:
     """Submit a job to all nodes of a cluster, and return its id; it runs on without the laptop.
 
-    The first of `remotes` leads. Where one node refuses the job, nothing runs.
+    The first of `remotes` leads.
+
+    Raises:
+        ClusterError: it could not be started; holds what each node says. Nothing runs then.
     """
     job_id = job_id or make_job_id(request)
     sessions = await start_job(remotes, request, job_id)

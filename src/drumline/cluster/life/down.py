@@ -48,7 +48,8 @@ def take_down(
     `identity`: the id of a cluster that another machine has made.
     `give_up`: machines of the user's own that need not answer: what is on them stays.
 
-    Where something is still there, the folder stays, so that `down` can go on.
+    Raises:
+        ClusterError: something is still there; the folder stays, so that `down` can go on.
     """
     with _locked(home):
         provider = build_provider(spec, home)
@@ -193,7 +194,10 @@ class Reaped:
 def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
     """Take down what all clusters have: in the AWS account, simulated, on the user's own machines.
 
-    `regions`: of EC2; none: all that the account can use. What stays keeps nothing else from going.
+    `regions`: of EC2; none: all that the account can use.
+
+    Raises:
+        ClusterError: something stays; names it. All else is removed.
     """
     from drumline.cluster.providers.ec2 import removal
     from drumline.cluster.providers.ec2.cloud import Cloud, open_session

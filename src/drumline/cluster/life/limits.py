@@ -107,11 +107,14 @@ def describe_deadline(deadline: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """How long nodes may live; the first three are fields of `ClusterFacts`."""
+    """How long nodes may live."""
 
     deadline: float | None
+    """when they end themselves, as seconds of the epoch; None: never, they are the user's own"""
     began: float = 0.0
+    """since when the budget counts"""
     limits: Mapping[str, float | None]
+    """what the deadline was computed from"""
     changes: tuple[str, ...] = ()
     """limits that are others than the last time: `max_hours 8 → 10`"""
 
@@ -125,7 +128,8 @@ def refuse_passed(spec: ClusterSpec, home: ClusterHome, noted: Sequence[Machine]
     facts, now = home.read_facts(), time.time()
     if facts.deadline is None or facts.deadline <= now:  # they have ended already
         return
-    if facts.deadline + _moved_s(spec, facts, sum(one.price_usd for one in noted)) <= now:
+    moved_s = _moved_s(spec, facts, sum(one.price_usd for one in noted))
+    if facts.deadline + moved_s <= now:
         changes = ", ".join(_changes(spec, facts))
         hours = (now - min((one.since for one in noted), default=now)) / 3600
         raise ClusterError(
@@ -143,15 +147,16 @@ def decide_term(
     former: Sequence[Machine],
 ) -> Lifetime:
     """Decide until when a cluster's nodes may live; `made` are those that were not there before."""
-    facts, limits, now = home.read_facts(), _limits(spec), time.time()
+    facts, limits = home.read_facts(), _limits(spec)
     if spec.provider == "ssh":
         return Lifetime(deadline=None, limits=limits)
-    price = sum(machine.price_usd for machine in machines)
+    now, price = time.time(), sum(machine.price_usd for machine in machines)
     if facts.deadline is None or len(made) == len(machines):
         began = min((machine.since for machine in machines if machine.since), default=now)
         deadline = began + _allowed_hours(spec, price) * 3600
         return Lifetime(deadline=deadline, began=began, limits=limits)
-    began, deadline = facts.began, facts.deadline + _moved_s(spec, facts, price)
+    began = facts.began
+    deadline = facts.deadline + _moved_s(spec, facts, price)
     if made and spec.budget_usd is not None and price:
         counted = [*(one for one in former if one.since >= began), *machines]
         spent = sum(line.usd for line in bill(counted, now, None))
@@ -231,6 +236,7 @@ def _when(home: ClusterHome) -> str:
     deadline = home.read_facts().deadline
     if deadline is None:
         return "or were removed"
+    at = describe_deadline(deadline)
     if deadline < time.time():
-        return f"at the limit ({describe_deadline(deadline)}), or before"
-    return f"before the limit ({describe_deadline(deadline)}), idle or otherwise"
+        return f"at the limit ({at}), or before"
+    return f"before the limit ({at}), idle or otherwise"

@@ -66,7 +66,13 @@ class Standing:
 
 
 def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
-    """Bring up what is missing of a cluster whose cluster.yaml is in `folder`, and wait for it."""
+    """Bring a cluster up, or what is missing of it; blocks until it takes jobs.
+
+    `folder`: where cluster.yaml is, and the files that it names.
+
+    Raises:
+        ClusterError: a step failed; what was made stays, for another `up`, or `down`.
+    """
     home = ClusterHome.of(spec.name)
     with locked(home):
         read_environment_files(spec.environment, folder)  # a wrong name must not cost a machine

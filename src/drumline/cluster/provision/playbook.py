@@ -126,7 +126,7 @@ class PlaybookRun:
 
     folder: Path
     inventory: Message
-    """`inventory_list`"""
+    """as `inventory_list` gives it"""
     variables: Mapping[str, object]
     playbooks: Sequence[Path]
     limit: tuple[str, ...]

@@ -232,7 +232,12 @@ class Provisioner:
     home: ClusterHome
 
     async def provision(self, remotes: Sequence[Remote], report: Reporter) -> tuple[str, ...]:
-        """Give all nodes that can have it their environment; returns the names of those changed."""
+        """Give all nodes their environment; returns the names of those that had to be changed.
+
+        Raises:
+            HostError: a node cannot have it; names node, task, and what was said there. The other
+                nodes have got theirs.
+        """
         spec = self.spec
         if spec.provider == "twin" and spec.environment.python == "auto":  # nodes have ours, too
             own = spec.environment.model_copy(update={"python": sys.executable})
@@ -251,7 +256,10 @@ class Provisioner:
             folder=self.home.ansible,
             inventory=inventory_list(machines, self.home.ssh_config, pythons),
             variables=_variables(spec, files, machines),
-            playbooks=[PLAYBOOKS / "environment.yml", *filter(None, [files.playbook])],
+            playbooks=[
+                PLAYBOOKS / "environment.yml",
+                *([files.playbook] if files.playbook else []),
+            ],
             limit=tuple(remote.machine.name for remote in stale),
         )
         async with kept_busy(remotes):  # an installation may take longer than a node may be idle

@@ -194,7 +194,11 @@ async def settled(works: Iterable[Awaitable[T]]) -> list[T | Exception]:
 
 
 async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Run SSH operations on all nodes at once, as `settled` does, and raise for those that fail."""
+    """Run SSH operations on all nodes at once, each to its end; returns their results in order.
+
+    Raises:
+        DrumlineError: what failed on one node, or one error for all the nodes that failed.
+    """
     results = await settled(works)
     raise_for_all([result for result in results if isinstance(result, Exception)])
     return [result for result in results if not isinstance(result, Exception)]

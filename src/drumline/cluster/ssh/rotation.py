@@ -44,7 +44,9 @@ async def rotate_host_key(
     """Have a node make its own SSH host key, and pin it; returns whether that was necessary.
 
     Only keys that were injected are exchanged: those of machines that one owns stay as they are.
-    Where it fails, whatever the node shows now is among the pinned keys.
+
+    Raises:
+        HostError: it did not work; whatever the node shows now is among the pinned keys.
     """
     node = remote.machine.node
     pins = read_pins(home, node)

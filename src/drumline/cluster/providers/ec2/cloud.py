@@ -137,7 +137,8 @@ class CloudWriter:
     ) -> Any:
         """Make a call; `note` and `result` are what the journal says of the intent, and the answer.
 
-        Where AWS has not answered, the intent stays open.
+        Raises:
+            CloudError: it was refused. Where AWS has not answered, the intent stays open.
         """
         intent = self.journal.intend(method, **note)
         service = "launch" if method == "run_instances" else "ec2"
