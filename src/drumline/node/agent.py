@@ -59,7 +59,11 @@ class Terms(Record):
 
 
 def settle_terms(job: Job, workers: int) -> Terms:
-    """Settle a job's terms; a spec gets the cluster's nodes and workers, or a SpecError."""
+    """Settle a job's terms; a spec gets the cluster's nodes and workers.
+
+    Raises:
+        SpecError: the spec asks for what a cluster's nodes do not have.
+    """
     if not job.spec:
         return Terms(workers=workers, timeout_s=job.timeout_s, restarts=job.restarts)
     import yaml  # a script's job needs neither, and they take a while to load

@@ -252,14 +252,12 @@ class Provisioner:
         if not stale:
             return ()
         pythons = {name: python for name, (_, python) in found.items()}
+        users = [files.playbook] if files.playbook else []
         run = PlaybookRun(
             folder=self.home.ansible,
             inventory=inventory_list(machines, self.home.ssh_config, pythons),
             variables=_variables(spec, files, machines),
-            playbooks=[
-                PLAYBOOKS / "environment.yml",
-                *([files.playbook] if files.playbook else []),
-            ],
+            playbooks=[PLAYBOOKS / "environment.yml", *users],
             limit=tuple(remote.machine.name for remote in stale),
         )
         async with kept_busy(remotes):  # an installation may take longer than a node may be idle
