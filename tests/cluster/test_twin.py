@@ -401,6 +401,8 @@ def test_twin_says_what_is_missing(monkeypatch, tmp_path):
         check_server()
     with pytest.raises(ClusterError, match=r"do not answer .* run drumline up"):
         Control(tmp_path).ask("status")
+    with pytest.raises(LookupError, match="no simulated node worker0"):
+        enter(tmp_path, "worker0")
     found = "drumline.cluster.providers.twin.provider.find_server"
     monkeypatch.setattr(found, lambda: sys.executable)
     with pytest.raises(ClusterError, match="a colon in it; set DRUMLINE_HOME"):

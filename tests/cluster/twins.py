@@ -46,8 +46,10 @@ def make_key(folder: Path, name: str) -> tuple[str, str]:
 
 def enter(home: Path, name: str) -> tuple[str, ...]:
     """What to put before a command to run it in a node's network, with this machine's files."""
-    (first,) = [one for one in processes_of(home) if one.name == name and one.is_first]
-    own = os.readlink("/proc/self/ns/user")
+    found = [one for one in processes_of(home) if one.name == name and one.is_first]
+    if not found:
+        raise LookupError(f"there is no simulated node {name} in {home}")
+    first, own = found[0], os.readlink("/proc/self/ns/user")
     way = AS_USER if os.readlink(f"/proc/{first.pid}/ns/user") != own else AS_ROOT
     return way.enter(first.pid, f"/proc/{first.pid}/ns/net")
 

@@ -141,7 +141,7 @@ class ClusterHome:
 
 
 @contextlib.contextmanager
-def locked(home: ClusterHome) -> Iterator[None]:
+def lock_cluster(home: ClusterHome) -> Iterator[None]:
     """Hold the cluster's lock: only one command changes a cluster at a time."""
     lock = FileLock(home.lock)
     while True:

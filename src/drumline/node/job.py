@@ -255,7 +255,7 @@ _MOST = 1 << 30
 """bytes that the kernel is asked to copy at once"""
 
 
-def take_snapshot(source: Path, target: Path) -> None:
+def copy_code(source: Path, target: Path) -> None:
     """Copy a node's code (`source`) to a job's folder (`target`); no tree is an empty one."""
     _bring(source, target, _copy_file)
 

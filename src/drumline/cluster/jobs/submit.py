@@ -1,6 +1,6 @@
 """Jobs of a cluster: submit, cancel, list. One command per node, on all nodes at once.
 
-A `Submission` is all of `drumline submit`: files, checkpoints, the job, following it to its end.
+A `JobSubmission` is all of `drumline submit`: files, checkpoints, the job, following it to its end.
 What happens on the nodes is `drumline.node.submit` and its neighbours.
 """
 
@@ -47,7 +47,7 @@ _TAKE_S = 300.0  # for a node to take a job: it copies the code first
 _QUEUED_S = 3.0
 
 
-class Submission:
+class JobSubmission:
     """One job on its way to the nodes of a cluster, and to its end."""
 
     def __init__(

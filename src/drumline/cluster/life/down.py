@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.home import ClusterHome, lock_cluster
 from drumline.cluster.life.receipt import Receipt, bill, every_machine, keep_receipt, machines_from
 from drumline.cluster.providers import Machine, Reporter, Resource, build_provider
 from drumline.cluster.spec import ClusterSpec, known_clusters
@@ -106,7 +106,7 @@ def _locked(home: ClusterHome) -> Iterator[None]:
     """Hold the lock; go without where this machine has no room for it: the cloud's costs go on."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(home))
+            stack.enter_context(lock_cluster(home))
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
@@ -229,7 +229,7 @@ def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
             if spec is not None and spec.provider == "ssh":
                 reaped.removed += take_down(spec, home, report).removed
             elif spec is not None:
-                with locked(home):
+                with lock_cluster(home):
                     _forget(home)
             else:
                 reaped.notes.append(f"{home.spec_file} cannot be read; remove {home.path} by hand")

@@ -23,7 +23,7 @@ from pathlib import Path
 import yaml
 
 from drumline.cluster.files.sync import push_package, read_package
-from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.home import ClusterHome, lock_cluster
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
 from drumline.cluster.life.receipt import former_machines
 from drumline.cluster.providers import Machine, Provider, Reporter, build_provider
@@ -74,7 +74,7 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
         ClusterError: a step failed; what was made stays, for another `up`, or `down`.
     """
     home = ClusterHome.of(spec.name)
-    with locked(home):
+    with lock_cluster(home):
         read_environment_files(spec.environment, folder)  # a wrong name must not cost a machine
         provider = build_provider(spec, home)
         spec = provider.settle()

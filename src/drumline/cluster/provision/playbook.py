@@ -111,7 +111,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class PlaybookOutcome:
     """What a run did."""
 
     code: int
@@ -132,7 +132,7 @@ class PlaybookRun:
     limit: tuple[str, ...]
     """the nodes that it is for"""
 
-    async def run(self, report: Reporter, *, timeout_s: float = 7200.0) -> Outcome:
+    async def run(self, report: Reporter, *, timeout_s: float = 7200.0) -> PlaybookOutcome:
         """Run it to its end; raises ClusterError where Ansible is missing, or takes too long."""
         program = ansible_program()
         with Scratch() as scratch:
@@ -176,7 +176,9 @@ class PlaybookRun:
         }.items():
             write_atomic(scratch / name, text, mode=0o600)
 
-    async def _follow(self, process: asyncio.subprocess.Process, report: Reporter) -> Outcome:
+    async def _follow(
+        self, process: asyncio.subprocess.Process, report: Reporter
+    ) -> PlaybookOutcome:
         failures: list[Failure] = []
         output: list[str] = []
         log = self.folder / "last.log"
@@ -199,7 +201,7 @@ class PlaybookRun:
             finally:  # of a run that takes too long, too: it writes to the same file
                 warnings.cancel()
                 await asyncio.gather(warnings, return_exceptions=True)
-        return Outcome(code=code, failures=tuple(failures), output="".join(output).strip())
+        return PlaybookOutcome(code=code, failures=tuple(failures), output="".join(output).strip())
 
 
 def ansible_program() -> str:

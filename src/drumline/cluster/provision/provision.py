@@ -33,7 +33,12 @@ from packaging.version import Version
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
-from drumline.cluster.provision.playbook import Failure, Outcome, PlaybookRun, inventory_list
+from drumline.cluster.provision.playbook import (
+    Failure,
+    PlaybookOutcome,
+    PlaybookRun,
+    inventory_list,
+)
 from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
 from drumline.cluster.ssh.remote import Remote
 from drumline.core.errors import ClusterError, HostError, SpecError
@@ -282,7 +287,7 @@ class Provisioner:
         )
         self._raise_for(await run.run(report))
 
-    def _raise_for(self, outcome: Outcome) -> None:
+    def _raise_for(self, outcome: PlaybookOutcome) -> None:
         log = self.home.ansible / "last.log"
         if not outcome.code:  # what failed, the user's playbook has rescued
             return
@@ -322,7 +327,7 @@ def _variables(
     }
 
 
-def _finished(stale: Sequence[Remote], outcome: Outcome, *, alone: bool) -> list[Remote]:
+def _finished(stale: Sequence[Remote], outcome: PlaybookOutcome, *, alone: bool) -> list[Remote]:
     """Return the nodes where all of it went well.
 
     A user's playbook can end the run for all where one fails (any_errors_fatal): then nobody knows
