@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,7 @@ def test_twin_nodes_are_machines_of_their_own(rig, monkeypatch):
     os.rename(there.home.ssh / "stranger", key)
     assert "Permission denied" in there.ssh(first, "true").stderr
     os.rename(there.home.ssh / "away", key)
-    impostor = first.at(host=second.host)
+    impostor = replace(first, host=second.host)
     assert "Host key verification failed" in there.ssh(impostor, "true").stderr
 
     # removed with everything in it, read-only folders too

@@ -237,10 +237,7 @@ class Puller:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        processes = [fetcher.session.process for fetcher in self.fetchers.values()]
-        for process in processes:
-            process.stop()
-        await asyncio.gather(*(process.wait() for process in processes), return_exceptions=True)
+        await NodeSession.stop_all(fetcher.session for fetcher in self.fetchers.values())
         self.fetchers.clear()
 
     async def pull(self, only: Callable[[str], bool] | None = None) -> Pulled:

@@ -177,10 +177,7 @@ async def _sync_once(
             note(f"sync: {what}")
         results = await all_of(_send(session, manifest, pack, note) for session in sessions)
     finally:
-        for session in sessions:
-            session.process.stop()
-        ends = (session.finish(_END_S) for session in sessions)
-        await asyncio.gather(*ends, return_exceptions=True)
+        await NodeSession.stop_all(sessions, _END_S)
     changed = sorted({path for _, paths in results for path in paths})
     return [synced for synced, _ in results], changed
 

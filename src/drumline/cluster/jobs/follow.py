@@ -101,13 +101,10 @@ class JobFollower:
         finally:
             timer.cancel()
             self._release()
-            for task, session in listening.items():
-                session.process.stop()
+            for task in listening:
                 task.cancel()
             await asyncio.gather(*listening, return_exceptions=True)
-            with contextlib.suppress(TimeoutError):
-                ends = (session.process.wait() for session in sessions)
-                await asyncio.wait_for(asyncio.gather(*ends, return_exceptions=True), _STOP_S)
+            await NodeSession.stop_all(sessions, _STOP_S)
 
     async def _wait(self, listening: dict[asyncio.Task[None], NodeSession]) -> JobState:
         """Wait for all nodes; a bounded time only, once the leader or any connection is gone."""

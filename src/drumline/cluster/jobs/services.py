@@ -167,9 +167,7 @@ async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
             node=leader.machine.name,
         )
     finally:
-        process.stop()
-        with contextlib.suppress(HostError):
-            await session.finish(_STOP_S)
+        await NodeSession.stop_all([session], _STOP_S)
 
 
 async def _serve(request: Message, remotes: Sequence[Remote], submit: Submit) -> Message:

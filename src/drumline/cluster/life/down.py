@@ -72,7 +72,7 @@ def take_down(
                 raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
         left = tuple(provider.resources())
         ended, ids = time.time(), {machine.identity for machine in living}
-        machines = [one.at(until=ended) if one.identity in ids else one for one in machines]
+        machines = [replace(one, until=ended) if one.identity in ids else one for one in machines]
         _refuse_left(left, given_up)
         stays = {resource.identity for resource in left}
         receipt = Receipt(

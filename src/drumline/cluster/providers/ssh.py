@@ -41,7 +41,7 @@ class Mark(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(Record):
     """What a machine says of its folder."""
 
     machine: Machine
@@ -263,14 +263,8 @@ class SshHosts(Provider):
         answer = done.message or {"error": done.complaint[-200:]}
         if "error" in answer:
             raise host_error(machine, "setup", str(answer["error"]))
-        owner = answer["owner"]
-        return Answer(
-            machine=machine,
-            owner=Mark.from_json(owner) if owner else None,
-            ours=answer["ours"],
-            new=answer.get("new", False),
-            processes=tuple(answer.get("processes", ())),
-        )
+        owner = Mark.from_json(answer["owner"]) if answer["owner"] else None
+        return Answer.from_json({**answer, "machine": machine, "owner": owner})
 
     def _fleet(
         self, machines: Sequence[Machine], report: Reporter

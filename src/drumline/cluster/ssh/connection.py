@@ -20,6 +20,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Self
 
@@ -271,7 +272,7 @@ class Connection:
             raise told from None
         connection = cls(machine, ssh, client, transport)
         try:
-            connection.machine = machine.at(root=await connection._find_root())
+            connection.machine = replace(machine, root=await connection._find_root())
         except BaseException:
             await connection.close()
             raise

@@ -157,6 +157,15 @@ class NodeSession:
             self.process.stop()
         return None
 
+    @staticmethod
+    async def stop_all(sessions: Iterable[NodeSession], within_s: float = _FINISH_S) -> None:
+        """End sessions by SIGHUP, and wait a while for their ends, however they end."""
+        running = list(sessions)
+        for session in running:
+            session.process.stop()
+        ends = (session.finish(within_s) for session in running)
+        await asyncio.gather(*ends, return_exceptions=True)
+
     async def _line(self) -> bytes:
         """Return the next line; b"" at the end of its output."""
         while (line := self._lines.line()) is None or not line:
