@@ -18,16 +18,15 @@ from twins import Twin, enter, make_key, need_twins, wait_for_banner
 
 from drumline.cluster.home import HOME, ClusterHome
 from drumline.cluster.providers import Machine
-from drumline.cluster.providers.twin.folder import LIMITS
-from drumline.cluster.providers.twin.provider import (
+from drumline.cluster.providers.twin.control import (
     Control,
-    TwinProvider,
     check_server,
     find_processes,
     find_twin_way,
     processes_of,
-    reap,
 )
+from drumline.cluster.providers.twin.folder import LIMITS
+from drumline.cluster.providers.twin.provider import TwinProvider, reap
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.keys import cluster_key, host_key
 from drumline.core.errors import ClusterError
@@ -397,14 +396,14 @@ def test_twin_works_for_ordinary_users(tmp_path, who):
 
 
 def test_twin_says_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr("drumline.cluster.providers.twin.provider.find_server", lambda: None)
+    monkeypatch.setattr("drumline.cluster.providers.twin.control.find_server", lambda: None)
     with pytest.raises(ClusterError, match="apt-get install openssh-server"):
         check_server()
     with pytest.raises(ClusterError, match=r"do not answer .* run drumline up"):
         Control(tmp_path).ask("status")
     with pytest.raises(LookupError, match="no simulated node worker0"):
         enter(tmp_path, "worker0")
-    found = "drumline.cluster.providers.twin.provider.find_server"
+    found = "drumline.cluster.providers.twin.control.find_server"
     monkeypatch.setattr(found, lambda: sys.executable)
     with pytest.raises(ClusterError, match="a colon in it; set DRUMLINE_HOME"):
         Control(tmp_path / "a:b").start()

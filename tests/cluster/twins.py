@@ -12,14 +12,14 @@ from typing import Any, Self
 
 import pytest
 
-from drumline.cluster.providers.twin.folder import NodeOrder, login_name
-from drumline.cluster.providers.twin.provider import (
+from drumline.cluster.providers.twin.control import (
     Control,
     check_server,
     find_twin_way,
     processes_of,
     proxy_command,
 )
+from drumline.cluster.providers.twin.folder import NodeOrder, login_name
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
 from drumline.launch.network import AS_ROOT, AS_USER

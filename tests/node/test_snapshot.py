@@ -8,7 +8,7 @@ import os
 import pytest
 
 from drumline.core.errors import RunDirError
-from drumline.node.job import bring_checkpoints, copy_code
+from drumline.node.snapshot import bring_checkpoints, copy_code
 
 
 def refuse(*_):

@@ -11,8 +11,9 @@ import pytest
 from drumline.core.errors import ClusterError, WorkerError
 from drumline.node import requests, runner, submit
 from drumline.node.folder import lock_code
+from drumline.node.follower import Follower
 from drumline.node.job import Job, JobFolder
-from drumline.node.runner import Follower, Over, Runner
+from drumline.node.runner import Over, Runner
 
 
 def job(name="j1", **words):

@@ -24,9 +24,10 @@ from drumline.core.json_lines import JsonStream, Message
 from drumline.node.control import Tail, send_tail
 from drumline.node.folder import Code, lock_code
 from drumline.node.handoff import JobHandoff, hand_over
-from drumline.node.job import Job, JobFolder, Ticket, copy_code
+from drumline.node.job import Job, JobFolder, Ticket
 from drumline.node.peer import listen
 from drumline.node.runner import detach
+from drumline.node.snapshot import copy_code
 
 _LOCK_S = 45.0
 """how long a sync may keep the code from us: shorter than the laptop waits for an answer"""

@@ -25,9 +25,10 @@ from drumline.core.json_lines import Message
 from drumline.launch.outcome import Outcome
 from drumline.launch.runs import FAILURE
 from drumline.node.agent import JobAgent, build_task, exit_code_of, settle_terms, write_reports
-from drumline.node.job import JobFolder, Ticket, bring_checkpoints
+from drumline.node.job import JobFolder, Ticket
 from drumline.node.peer import PeerConnection, accept_follower
 from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain_failure
+from drumline.node.snapshot import bring_checkpoints
 
 COME_S = 60.0
 """how long a follower may take to connect"""
