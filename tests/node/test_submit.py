@@ -81,7 +81,7 @@ def test_no_second_job_starts_on_a_node(tmp_path, monkeypatch):
     assert other.take_node()
     follower = Follower(JobFolder(tmp_path, "j2"), first=False)
     monkeypatch.setattr(follower, "warm_up", lambda: None)
-    monkeypatch.setattr("drumline.node.runner.select.select", lambda *_: None)
+    monkeypatch.setattr("drumline.node.follower.select.select", lambda *_: None)
     start = {"what": "start"}
     final = {"what": "final", "phase": "cancelled", "error": "", "code": 130, "rank": None}
     follower._peer = FakePeer(start, {"what": "stop"}, final)
