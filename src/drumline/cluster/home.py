@@ -149,7 +149,7 @@ def lock_cluster(home: ClusterHome) -> Iterator[None]:
         if not lock.acquire(0):
             raise ClusterError(
                 f"the cluster {home.name} is being changed by {_describe(lock.read_holder())}; "
-                "wait until that has ended, or end it"
+                f"wait until that has ended, or end it"
             )
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.descriptor), os.stat(home.lock)):

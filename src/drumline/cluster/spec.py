@@ -33,7 +33,7 @@ def _check_name(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name, re.ASCII):
         raise ValueError(
             f"{name!r} cannot name a cluster; write small letters, digits and '-', 40 at most, "
-            "such as mnist-2"
+            f"such as mnist-2"
         )
     return name
 
@@ -194,7 +194,7 @@ def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpe
     if not path.exists():
         raise UsageError(
             f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
-            "machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
+            f"machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
         )
     return read_file(ClusterSpec, path, overrides).beside(path.absolute().parent)
 

@@ -245,7 +245,7 @@ def scan_project(
     if root in (Path.home(), Path("/")):
         raise UsageError(
             f"{root} would be copied to the nodes as a whole, with your keys in it; go to your "
-            "project's own folder"
+            f"project's own folder"
         )
     found = _Scan(root, _Cache(cache, root), apart)
     try:

@@ -205,8 +205,8 @@ async def offer_checkpoints(
             raise UsageError("latest means the storage's, but cluster.yaml names none; name a job")
         if (found := await asyncio.to_thread(latest_run, storage)) is None:
             raise UsageError(
-                f"the storage {shown_url(storage)} has no run with checkpoints yet; leave "
-                "--resume out"
+                f"the storage {shown_url(storage)} has no run with checkpoints yet; leave --resume "
+                f"out"
             )
         job = found.run
     place = f"jobs/{job}/run"
@@ -217,8 +217,8 @@ async def offer_checkpoints(
         return await _send(leader, job, pulled / "run", note)
     if storage is None:
         raise UsageError(
-            f"nobody has checkpoints of {job}: not the leader, and it was not pulled; name "
-            "another job (drumline status), or a storage in cluster.yaml"
+            f"nobody has checkpoints of {job}: not the leader, and it was not pulled; name another "
+            f"job (drumline status), or a storage in cluster.yaml"
         )
     with tempfile.TemporaryDirectory() as folder:
         note(f"{job}: from {shown_url(storage)}")

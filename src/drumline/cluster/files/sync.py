@@ -162,7 +162,7 @@ async def sync_folder(
         note(f"sync: {changed[0]} changed meanwhile; looking again ({number + 1})")
     raise UsageError(
         f"{changed[0]} keeps changing while it is sent; wait until that has ended, or write it "
-        "into .drumlineignore"
+        f"into .drumlineignore"
     )
 
 
@@ -273,7 +273,7 @@ async def _within(
     except TimeoutError:
         text = (
             f"the sync stands still: it has {what} for {limit_s:.0f} s; sync again, it goes on "
-            "where this one ended"
+            f"where this one ended"
         )
         raise host_error(session.machine, _STALLED, text) from None
 

@@ -131,7 +131,7 @@ class JobSubmission:
             if not check:
                 self._note(
                     f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
-                    "drumline pull and drumline down copy what they may not"
+                    f"drumline pull and drumline down copy what they may not"
                 )
 
 
@@ -265,8 +265,8 @@ async def _answer(session: NodeSession) -> Message:
         answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:
         raise HostError(
-            f"{session.machine.name} has not answered within {_TAKE_S:g} s; is it alive? drumline "
-            f"ssh {session.machine.name}",
+            f"{session.machine.name} has not answered within {_TAKE_S:g} s; is it alive? "
+            f"drumline ssh {session.machine.name}",
             node=session.machine.node,
         ) from None
     if answer is None:
@@ -279,6 +279,6 @@ async def _answer(session: NodeSession) -> Message:
 def _unfit(machine: Machine, stderr: bytes) -> HostError:
     return HostError(
         f"{machine.name} cannot run drumline ({last_line(stderr) or 'it says nothing'}); "
-        "provision it again with: drumline up",
+        f"provision it again with: drumline up",
         node=machine.node,
     )

@@ -58,7 +58,7 @@ def take_down(
             if own not in (None, identity) and provider.resources():
                 raise UsageError(
                     f"this machine has a cluster {home.name} of its own ({own}); remove that "
-                    "first, without --id"
+                    f"first, without --id"
                 )
             provider.adopt(identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
@@ -91,8 +91,8 @@ def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machi
     """Find one of a cluster's machines that the user owns: by worker1, its host, or host:port."""
     if spec.provider != "ssh":
         raise UsageError(
-            f"--forget is about machines of your own (ssh), but {spec.name} is of "
-            f"{spec.provider}, whose machines go with the cluster; leave it out"
+            f"--forget is about machines of your own (ssh), but {spec.name} is of {spec.provider}, "
+            f"whose machines go with the cluster; leave it out"
         )
     found = [one for one in machines if name in (one.name, one.host, one.identity)]
     if len(found) != 1:

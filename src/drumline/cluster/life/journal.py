@@ -117,7 +117,7 @@ class Journal:
             if not self._forgives:
                 raise ClusterError(
                     f"cannot write {self._path}: {error.strerror}; nothing is made that is not "
-                    "written down before: make room there, then run this again"
+                    f"written down before: make room there, then run this again"
                 ) from None
 
 

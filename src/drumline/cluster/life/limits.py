@@ -63,8 +63,8 @@ async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None
     done = await remote.run(["sh", "-c", _SET, "sh", folder, f"{deadline:.0f}", idle], timeout_s=30)
     if done.code:
         raise HostError(
-            f"{remote.machine.name} did not take its limits: {done.complaint}; is its disk full? "
-            f"Look with: drumline ssh {remote.machine.name} df -h",
+            f"{remote.machine.name} did not take its limits: {done.complaint}; is its disk "
+            f"full? Look with: drumline ssh {remote.machine.name} df -h",
             node=remote.machine.node,
         )
 
@@ -225,8 +225,8 @@ async def find_gone(
 def cluster_gone(home: ClusterHome) -> HostError:
     """Return the error for a cluster whose nodes have all shut down or were removed."""
     return HostError(
-        f"the cluster {home.name} is gone: its nodes have ended {_when(home)}; make it again "
-        "with: drumline up, or clear up after it with: drumline down",
+        f"the cluster {home.name} is gone: its nodes have ended {_when(home)}; make it again with: "
+        f"drumline up, or clear up after it with: drumline down",
         reason=GONE,
     )
 

@@ -178,7 +178,7 @@ class _Setup:
                     names = ", ".join(f"{one.name} ({one.identity})" for one in gone)
                     raise HostError(
                         f"{names} ended while we waited for SSH; run drumline up again to replace "
-                        "it, or drumline down",
+                        f"it, or drumline down",
                         node=gone[0].node,
                         host=gone[0].host,
                         reason=GONE,
@@ -205,6 +205,6 @@ def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:
         if old != new:
             raise ClusterError(
                 f"the name {spec.name} is in use: there is such a cluster with {what} {old}, and "
-                f"this one says {new}; choose another name, or remove that one with: drumline "
-                f"down --cluster {spec.name}"
+                f"this one says {new}; choose another name, or remove that one with: drumline down "
+                f"--cluster {spec.name}"
             )

@@ -66,13 +66,13 @@ class Answer(Record):
         if mark is None:
             text = (
                 f"{root} has files in it that are not Drumline's, and would be lost with the "
-                "cluster; empty it, or set ssh.root to another folder"
+                f"cluster; empty it, or set ssh.root to another folder"
             )
         elif self.ours:
             text = (
-                f"{root} is that of worker{mark.node} of this very cluster; name each machine "
-                "once in ssh.hosts, in the order that they had, or remove the cluster first: "
-                "drumline down"
+                f"{root} is that of worker{mark.node} of this very cluster; name each machine once "
+                f"in ssh.hosts, in the order that they had, or remove the cluster first: drumline "
+                f"down"
             )
         elif mark.id and mark.cluster:
             text = (
@@ -125,8 +125,8 @@ class SshHosts(Provider):
         for machine in machines:
             if other := seen.get(machine.identity):
                 raise UsageError(
-                    f"ssh.hosts names {machine.identity} twice, as {other} and {machine.name}, "
-                    "but each node needs a machine of its own; take one out"
+                    f"ssh.hosts names {machine.identity} twice, as {other} and {machine.name}, but "
+                    f"each node needs a machine of its own; take one out"
                 )
             seen[machine.identity] = machine.name
         pins = self._find_pins()
@@ -159,9 +159,9 @@ class SshHosts(Provider):
             other = "no such node" if new is None else f"{_where(new)}:{new.port}"
             if place != other:
                 raise ClusterError(
-                    f"{old.name} of {self._spec.name} is in {place}, but cluster.yaml says "
-                    f"{other} now, and nobody would remove what is there; write it as it was, or "
-                    "remove the cluster first with: drumline down"
+                    f"{old.name} of {self._spec.name} is in {place}, but cluster.yaml says {other} "
+                    f"now, and nobody would remove what is there; write it as it was, or remove "
+                    f"the cluster first with: drumline down"
                 )
 
     def adopt(self, identity: str) -> None:

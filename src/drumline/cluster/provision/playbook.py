@@ -209,8 +209,8 @@ def ansible_program() -> str:
     path = Path(sys.executable).parent / "ansible-playbook"
     if not path.is_file():
         raise ClusterError(
-            "ansible-core is not installed, which sets up the nodes; install it with: pip "
-            "install 'drumline[cluster]'"
+            "ansible-core is not installed, which sets up the nodes; install it with: "
+            "pip install 'drumline[cluster]'"
         )
     return str(path)
 

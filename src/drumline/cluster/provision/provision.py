@@ -168,7 +168,7 @@ async def _probe(remote: Remote) -> tuple[str, str]:
     if not python.startswith("/"):
         raise HostError(
             f"{remote.machine.name} has no Python 3, which setting it up needs; install one "
-            "there, e.g. apt install python3",
+            f"there, e.g. apt install python3",
             node=remote.machine.name,
         )
     return stamp.strip(), python

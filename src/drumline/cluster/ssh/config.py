@@ -63,8 +63,8 @@ def socket_folder(home: ClusterHome) -> Path:
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
         raise ClusterError(
-            f"{folder} is not a folder of yours alone, so connections cannot be kept in it; "
-            "remove it, or set TMPDIR to another folder"
+            f"{folder} is not a folder of yours alone, so connections cannot be kept in it; remove "
+            f"it, or set TMPDIR to another folder"
         )
     return folder
 
@@ -119,7 +119,7 @@ def _path(path: Path, end: str = "") -> str:
     if "${" in text:
         raise ClusterError(
             f"OpenSSH would take the ${{…}} in {text} for a variable; set DRUMLINE_HOME to a "
-            "folder without it"
+            f"folder without it"
         )
     return _quoted(text.replace("%", "%%") + end)
 

@@ -185,9 +185,9 @@ async def _why_refused(
         pinned = " or ".join(asyncssh.import_public_key(p.key).get_fingerprint() for p in pins)
         return refused(
             "impostor",
-            f"an impostor is refused: it shows the host key {client.shown}, but {pinned} is "
-            "pinned, so another machine answers there or someone is in between; nothing was "
-            "sent. If you have replaced the machine yourself: drumline down, then up",
+            f"an impostor is refused: it shows the host key {client.shown}, but "
+            f"{pinned} is pinned, so another machine answers there or someone is in between; "
+            f"nothing was sent. If you have replaced the machine yourself: drumline down, then up",
         )
     if isinstance(error, asyncssh.PermissionDenied):
         key = {None: "the cluster's key", "": "any key of your agent and ~/.ssh"}.get(
@@ -196,7 +196,7 @@ async def _why_refused(
         return refused(
             "auth",
             f"it refuses {machine.user} with {key}; check user and key_file, and that the key is "
-            "in its ~/.ssh/authorized_keys",
+            f"in its ~/.ssh/authorized_keys",
         )
     if isinstance(error, TimeoutError):
         return refused("silent", f"it does not let us in within {SIGN_IN_S:.0f} s, nor refuses")
@@ -306,7 +306,7 @@ class Connection:
             why = error.strerror or error
             raise ClusterError(
                 f"port {local} of this machine cannot be used: {why}; choose another one, or 0 "
-                "for any"
+                f"for any"
             ) from None
         except asyncssh.Error:
             raise self._error("no port can be forwarded") from None
@@ -382,8 +382,8 @@ class Connection:
             raise self._error(f"its shell runs no commands (it said {said!r})", "noise")
         if noise:
             raise self._error(
-                f"its shell prints {noise[:40]!r} before each command, which garbles what is "
-                "sent; print only where there is a terminal (ask [ -t 1 ] in ~/.bashrc)",
+                f"its shell prints {noise[:40]!r} before each command, which garbles what is sent; "
+                f"print only where there is a terminal (ask [ -t 1 ] in ~/.bashrc)",
                 "noise",
             )
         folder, _, python = facts.rstrip("\n").rpartition("|")

@@ -101,8 +101,8 @@ def check_key(file: str | Path) -> Path:
         content = path.read_bytes() if stat.S_ISREG(found.st_mode) else b""
     except OSError as error:
         raise ClusterError(
-            f"the key file {path} cannot be read: {error.strerror}; name one that exists, or "
-            "leave key_file out",
+            f"the key file {path} cannot be read: {error.strerror}; name one that exists, or leave "
+            f"key_file out",
             path=path,
         ) from None
     if not stat.S_ISREG(found.st_mode):
@@ -139,7 +139,7 @@ def _read_or_make(path: Path, comment: str) -> KeyPair:
     except asyncssh.KeyImportError:
         raise ClusterError(
             f"{path} is damaged, so that the nodes made with it cannot be reached; remove them "
-            "with: drumline down",
+            f"with: drumline down",
             path=path,
         ) from None
     public = path.with_name(path.name + ".pub")
@@ -222,10 +222,10 @@ def find_host_keys(host: HostSpec) -> list[Pin]:
     if not found:
         port = "" if host.port == 22 else f"-p {host.port} "
         raise ClusterError(
-            f"the host key of {host.host} is not known, so that anybody could answer in its "
-            f"place; get it with: ssh-keyscan -t ed25519 {port}{host.host} (check it on the "
-            "machine itself: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and write it "
-            "into cluster.yaml as host_key: ssh-ed25519 …",
+            f"the host key of {host.host} is not known, so that anybody could answer in its place; "
+            f"get it with: ssh-keyscan -t ed25519 {port}{host.host} (check it on the machine "
+            f"itself: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and write it into "
+            f"cluster.yaml as host_key: ssh-ed25519 …",
             host=host.host,
         )
     return list(dict.fromkeys(found))

@@ -56,7 +56,7 @@ class Transport:
         except TimeoutError:
             why = (
                 f"nothing answers at port {machine.port} within {timeout_s:.0f} s; check its "
-                "address, and that the firewall lets you in"
+                f"address, and that the firewall lets you in"
             )
         except socket.gaierror as error:
             why = f"its name has no address ({error.strerror}); check host"
@@ -65,8 +65,8 @@ class Transport:
             why = f"port {machine.port} is closed: it is still booting, or no SSH server runs there"
         except OSError as error:
             why = (
-                f"no way to port {machine.port} ({error.strerror or error}); check its address "
-                "and your network"
+                f"no way to port {machine.port} ({error.strerror or error}); check its address and "
+                f"your network"
             )
         raise host_error(machine, reason, why)
 
@@ -197,8 +197,8 @@ async def _try(machine: Machine, left_s: float) -> bytes:
     except TimeoutError:
         reason = "silent"
         why = (
-            f"port {machine.port} is open, but no SSH banner comes within {banner_s:.0f} s; the "
-            "machine hangs, or something else listens there"
+            f"port {machine.port} is open, but no SSH banner comes within {banner_s:.0f} s; "
+            f"the machine hangs, or something else listens there"
         )
     finally:
         await transport.close()

@@ -189,14 +189,14 @@ class Control:
         if ":" in str(self.home) or "\n" in str(self.home):
             raise ClusterError(
                 f"simulated nodes cannot have homes in {self.home}: there is a colon in it; set "
-                "DRUMLINE_HOME to another folder"
+                f"DRUMLINE_HOME to another folder"
             )
         try:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ClusterError(
                 f"cannot make the simulated nodes' folder {self.home}: {error.strerror}; set "
-                "DRUMLINE_HOME to one that can be written"
+                f"DRUMLINE_HOME to one that can be written"
             ) from None
 
     def _launch(self, command: list[str]) -> str:
@@ -229,8 +229,8 @@ def check_server() -> None:
     """Check that this machine has an SSH server (sshd) for a twin cluster's simulated nodes."""
     if find_server() is None:
         raise ClusterError(
-            "simulated nodes need the SSH server of OpenSSH (sshd), which is not here; install "
-            f"it (apt-get install openssh-server), or {_INSTEAD}"
+            f"simulated nodes need the SSH server of OpenSSH (sshd), which is not here; install it "
+            f"(apt-get install openssh-server), or {_INSTEAD}"
         )
 
 

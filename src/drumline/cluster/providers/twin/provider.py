@@ -156,8 +156,8 @@ def _remove(home: Path, report: Reporter) -> None:
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise ClusterError(
-            f"the simulated nodes of {home.parent.name} do not end (processes {pids}); end them "
-            f"by hand (kill -9 {pids.replace(',', '')}), and run drumline down again"
+            f"the simulated nodes of {home.parent.name} do not end (processes {pids}); "
+            f"end them by hand (kill -9 {pids.replace(',', '')}), and run drumline down again"
         )
     for name in there:
         report(name, "removed")
