@@ -151,7 +151,7 @@ class JobFollower:
             why = complaint.splitlines()[-1] if complaint else "the connection was lost"
             raise HostError(
                 f"{session.machine.name} does not tell of job {self.job_id} any more: {why}",
-                node=session.machine.node,
+                node=node,
             )
 
     def _take(self, node: int, message: Message) -> None:

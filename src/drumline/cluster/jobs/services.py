@@ -162,10 +162,8 @@ async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
             if "id" in answer:
                 await session.send(**answer)
         said = (await process.wait()).complaint[-400:] or "the connection ended"
-        raise HostError(
-            f"{leader.machine.name} takes no more requests of notebooks: {said}",
-            node=leader.machine.name,
-        )
+        name = leader.machine.name
+        raise HostError(f"{name} takes no more requests of notebooks: {said}", node=name)
     finally:
         await NodeSession.stop_all([session], _STOP_S)
 
@@ -194,7 +192,5 @@ async def _place(remote: Remote, files: bytes) -> None:
     argv = node_command(remote.machine, "requests", "place")
     done = await remote.run(argv, given=files, timeout_s=_PLACE_S)
     if done.code:
-        raise HostError(
-            f"{remote.machine.name} did not take the leader's files: {last_line(done.stderr)}",
-            node=remote.machine.name,
-        )
+        name, said = remote.machine.name, last_line(done.stderr)
+        raise HostError(f"{name} did not take the leader's files: {said}", node=name)

@@ -277,8 +277,8 @@ async def _answer(session: NodeSession) -> Message:
 
 
 def _unfit(machine: Machine, stderr: bytes) -> HostError:
+    why = last_line(stderr) or "it says nothing"
     return HostError(
-        f"{machine.name} cannot run drumline ({last_line(stderr) or 'it says nothing'}); "
-        f"provision it again with: drumline up",
+        f"{machine.name} cannot run drumline ({why}); provision it again with: drumline up",
         node=machine.node,
     )
