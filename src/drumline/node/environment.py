@@ -31,43 +31,43 @@ OLDEST = (3, 11)
 IMAGE_PYTHON = "/opt/pytorch/bin/python"  # of AWS's deep-learning images
 MASTER_PORT = 29500
 _LOOK = """
-        import importlib.util, json, sys, sysconfig
-        print(json.dumps({
-        "executable": sys.executable, "version": list(sys.version_info[:3]),
-        "prefix": sys.prefix, "is_venv": sys.prefix != sys.base_prefix,
-        "sites": sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}),
-        "torch": importlib.util.find_spec("torch") is not None}))
-        """
+import importlib.util, json, sys, sysconfig
+print(json.dumps({
+    "executable": sys.executable, "version": list(sys.version_info[:3]),
+    "prefix": sys.prefix, "is_venv": sys.prefix != sys.base_prefix,
+    "sites": sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}),
+    "torch": importlib.util.find_spec("torch") is not None}))
+"""
 _CHECK = """
-         import importlib.metadata, importlib.util, json, sys
-         try:
-         from packaging.requirements import Requirement
-         from packaging.version import Version
-         except ImportError:  # it is one of the packages to install; pip compares versions itself
-         Requirement = None
-         def version(name):
-         try:
-         return importlib.metadata.version(name)
-         except importlib.metadata.PackageNotFoundError:
-         return ""
-         def fits(package, have):
-         if not have or Requirement is None:
-         return False
-         base = Version(have).base_version  # NVIDIA's builds are called 2.8.0a0+…
-         return Requirement(package["requirement"]).specifier.contains(base)
-         missing, install = [], []
-         for package in json.load(sys.stdin):
-         have = version(package["name"])
-         if fits(package, have):
-         if package["keep"] or have == package["version"]:
-         continue
-         else:
-         missing.append(package["requirement"])
-         pinned = package["version"] and not (package["keep"] and have and Requirement is None)
-         install.append("{name}=={version}".format(**package) if pinned else package["requirement"])
-         print(json.dumps({"missing": missing, "install": install,
-         "pip": importlib.util.find_spec("pip") is not None}))
-         """
+import importlib.metadata, importlib.util, json, sys
+try:
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+except ImportError:  # it is one of the packages to install; pip compares versions itself
+    Requirement = None
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+def fits(package, have):
+    if not have or Requirement is None:
+        return False
+    base = Version(have).base_version  # NVIDIA's builds are called 2.8.0a0+…
+    return Requirement(package["requirement"]).specifier.contains(base)
+missing, install = [], []
+for package in json.load(sys.stdin):
+    have = version(package["name"])
+    if fits(package, have):
+        if package["keep"] or have == package["version"]:
+            continue
+    else:
+        missing.append(package["requirement"])
+    pinned = package["version"] and not (package["keep"] and have and Requirement is None)
+    install.append("{name}=={version}".format(**package) if pinned else package["requirement"])
+print(json.dumps({"missing": missing, "install": install,
+                  "pip": importlib.util.find_spec("pip") is not None}))
+"""
 
 
 class UnfitError(Exception):

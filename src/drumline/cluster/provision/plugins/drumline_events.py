@@ -18,11 +18,11 @@ from ansible.plugins.callback import CallbackBase
 from drumline.core.processes import when_parent_ends
 
 DOCUMENTATION = """
-                name: drumline_events
-                type: stdout
-                short_description: events as JSON lines
-                description: one line of JSON for each task's result on each host
-                """
+    name: drumline_events
+    type: stdout
+    short_description: events as JSON lines
+    description: one line of JSON for each task's result on each host
+"""
 _SHOWN = ("msg", "stderr", "stdout", "rc")
 
 
