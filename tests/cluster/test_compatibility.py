@@ -9,8 +9,8 @@ from pathlib import Path
 from drumline.cluster.files.pull import NOTE, Puller
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.providers.twin import provider
-from drumline.cluster.providers.twin.provider import proxy_command
+from drumline.cluster.providers.twin import control
+from drumline.cluster.providers.twin.control import proxy_command
 from drumline.node.job import JobFolder
 from drumline.node.services import Service
 
@@ -94,5 +94,5 @@ def test_notes_of_pulls_and_states_of_the_version_before(tmp_path):
 def test_simulated_nodes_of_the_version_before_are_found():
     for folder in (b"", b"providers."):
         module = b"drumline.cluster." + folder + b"twin.host"
-        assert provider._MODULE.fullmatch(module)[1] == b"host"
-    assert provider._MODULE.fullmatch(b"drumline.cluster.providers.twin.provider") is None
+        assert control._MODULE.fullmatch(module)[1] == b"host"
+    assert control._MODULE.fullmatch(b"drumline.cluster.providers.twin.control") is None

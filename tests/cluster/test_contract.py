@@ -79,7 +79,7 @@ def ssh(tmp_path, monkeypatch):
 
 @pytest.fixture
 def twin(tmp_path, monkeypatch):
-    from drumline.cluster.providers.twin.provider import find_processes
+    from drumline.cluster.providers.twin.control import find_processes
 
     need_twins()
     monkeypatch.setenv("DRUMLINE_HOME", str(tmp_path / "home"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -89,9 +90,11 @@ def test_lost_nodes_have_cost_part_of_the_budget(lab):
     limits = spec(max_hours=8, budget_usd=6)
     lab.note(**decide_term(limits, lab, nodes, made=nodes, former=()).to_json())
     lab.note(deadline=time.time() + 9 * HOUR)  # drumline extend
-    lost = nodes[1].at(until=time.time() - 0.5 * HOUR)
-    earlier = machines(50)[0].at(until=time.time() - 40 * HOUR)  # of another life: all were new
-    nodes = [nodes[0], machines(0, 0)[1].at(identity="i-9")]
+    lost = replace(nodes[1], until=time.time() - 0.5 * HOUR)
+    earlier = replace(
+        machines(50)[0], until=time.time() - 40 * HOUR
+    )  # of another life: all were new
+    nodes = [nodes[0], replace(machines(0, 0)[1], identity="i-9")]
     term = decide_term(limits, lab, nodes, made=nodes[1:], former=[earlier, lost])
     assert hours_left(term) == pytest.approx((6 - 2 - 1.5) / 2, abs=0.01)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from importlib.resources import files
 
 import pytest
 from ec2_lists import IMAGE, REGION
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.providers.ec2.cloud import kind_of, known_errors, open_session
+from drumline.cluster.providers.ec2.cloud import kind_of, known_errors, open_session, refusal
+from drumline.cluster.providers.ec2.inventory import InventoryItem
+from drumline.cluster.providers.ec2.offerings import Image, TypeFacts
 from drumline.cluster.providers.ec2.provider import Ec2Provider
-from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.spec import ClusterSpec, Ec2Spec
 from drumline.core.errors import CloudError
 
 
@@ -258,10 +260,34 @@ def test_no_code_is_of_two_kinds():
     assert kind_of("Nonsense") == "other"
 
 
+HOLES = {
+    "ec2": Ec2Spec(),
+    "spec": ClusterSpec(budget_usd=1.0),
+    "facts": TypeFacts(architecture="arm64", placement=True),
+    "image": Image(identity="ami-1", name="x", architecture="x", root_device="sda", disks={}),
+    "item": InventoryItem(kind="volume", identity="vol-1"),
+}
+"""what sentences take apart; all else that the code gives them is a text or a number"""
+
+
 def test_every_refusal_of_ours_has_its_sentence_and_every_sentence_its_use():
-    sources = [
-        one for one in files("drumline.cluster.providers.ec2").iterdir() if ".py" in one.name
-    ]
-    text = "".join(one.read_text() for one in sources if one.is_file())
-    used = re.findall(r"(?:refusal|_explained)\(\s*\"([a-z-]+)\"", text)
-    assert set(used) == set(known_errors().refused)
+    given: dict[str, set[str]] = {}
+    for file in files("drumline.cluster.providers.ec2").iterdir():
+        for call in ast.walk(ast.parse(file.read_text() if file.name.endswith(".py") else "")):
+            function = getattr(getattr(call, "func", None), "id", "")
+            if function in ("refusal", "_explained") and isinstance(call.args[0], ast.Constant):
+                values = {each.arg for each in call.keywords}
+                values |= {"code", "action"} if function == "_explained" else set()
+                name = call.args[0].value
+                given[name] = given.get(name, values) & values
+    sentences = {name: known.sentence for name, known in known_errors().refused.items()}
+    assert given.keys() == sentences.keys()
+    for name, sentence in sentences.items():
+        values = {key: HOLES.get(key, 1.5) for key in given[name]}
+        sentence.format(**values)  # every hole is filled, or this raises
+
+
+def test_an_error_keeps_plain_values_alone():
+    error = refusal("image-disk", image=HOLES["image"], ec2=HOLES["ec2"], least=200)
+    assert error.fields == {"kind": "image", "least": 200}
+    assert "the image ami-1 (x) needs 200; write disk_gb: 200" in error.message

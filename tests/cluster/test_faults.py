@@ -16,8 +16,8 @@ from laptop import LONG_JOB, Laptop
 from twins import need_twins
 
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.providers.twin.control import Control, find_processes, processes_of
 from drumline.cluster.providers.twin.folder import NodeOrder, login_name
-from drumline.cluster.providers.twin.provider import Control, find_processes, processes_of
 from drumline.cluster.ssh.keys import cluster_key, host_key, public_key
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
@@ -225,7 +226,7 @@ def test_through_a_proxy(servers):
     server = servers.start(0)
     port = server.machine.port
     proxy = (sys.executable, "-c", RELAY, str(port))
-    machine = server.machine.at(host="no such name", port=1, proxy=proxy)
+    machine = replace(server.machine, host="no such name", port=1, proxy=proxy)
 
     async def main(machine):
         async with Fleet.open([machine], servers.home, timeout_s=1) as fleet:
@@ -237,7 +238,7 @@ def test_through_a_proxy(servers):
         (("/no/such/proxy",), "cannot be started"),
     ):
         with pytest.raises(HostError, match=words) as caught:
-            asyncio.run(main(machine.at(proxy=command)))
+            asyncio.run(main(replace(machine, proxy=command)))
         assert caught.value.fields["reason"] == "proxy"
 
 

@@ -13,7 +13,7 @@ from laptop import Laptop, Running
 from twins import need_twins
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.providers.twin.provider import TwinProcess, find_processes
+from drumline.cluster.providers.twin.control import TwinProcess, find_processes
 from sshd import wait_until
 
 pytestmark = pytest.mark.timeout(300)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -105,10 +106,10 @@ def test_logs_that_were_pulled_are_shown_when_the_nodes_are_gone(lab, tmp_path, 
 
 def test_a_node_that_does_not_answer_does_not_hide_the_others(servers):
     good = servers.start(0).machine
-    bad = good.at(node=1, port=free_port())
+    bad = replace(good, node=1, port=free_port())
     hosts = [{"host": "127.0.0.1", "port": one.port} for one in (good, bad)]
     spec = ClusterSpec(name="lab", provider="ssh", ssh={"hosts": hosts})
-    machines = [one.at(identity=f"127.0.0.1:{one.port}") for one in (good, bad)]
+    machines = [replace(one, identity=f"127.0.0.1:{one.port}") for one in (good, bad)]
     servers.home.note(machines=[one.to_json() for one in machines])
 
     async def look():

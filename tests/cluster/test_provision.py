@@ -15,7 +15,7 @@ import pytest
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.provision import playbook
-from drumline.cluster.provision.playbook import Failure, Outcome, without_secrets
+from drumline.cluster.provision.playbook import Failure, PlaybookOutcome, without_secrets
 from drumline.cluster.provision.provision import Provisioner, _finished
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import HostError, SpecError
@@ -220,7 +220,7 @@ def test_passwords_in_urls_are_not_told():
 def test_only_who_has_run_all_of_it_is_stamped(code, failed, alone, finished):
     remotes = [LocalRemote(machine(node)) for node in range(2)]
     failures = tuple(Failure(node=n, task="t", state="failed", message="m") for n in failed)
-    outcome = Outcome(code=code, failures=failures)
+    outcome = PlaybookOutcome(code=code, failures=failures)
     found = _finished(remotes, outcome, alone=alone)
     assert [remote.machine.name for remote in found] == finished
 

@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_openssh_reaches_the_nodes_by_our_files(servers, tmp_path, monkeypatch):
     relay = tmp_path / "a %h relay's.py"
     relay.write_text(RELAY)
     proxy = (sys.executable, str(relay), str(second.machine.port), "$HOME", "100%")
-    machines = [first.machine, second.machine.at(host="203.0.113.9", port=9, proxy=proxy)]
+    machines = [first.machine, replace(second.machine, host="203.0.113.9", port=9, proxy=proxy)]
     user = tmp_path / "user"
     (user / ".ssh").mkdir(parents=True)
     (user / ".ssh" / "config").write_text(f"Host *\n  ProxyCommand touch {user}/trap\n")
@@ -94,7 +95,7 @@ def test_odd_words_come_back_as_they_were(home):
     facts = dict(line.split(" ", 1) for line in ssh(config, "-G", "worker1").stdout.splitlines())
     assert facts["identitiesonly"] == "no"
     with pytest.raises(ClusterError, match="line break"):
-        write_config(home, [machines[0].at(user="a\nProxyCommand touch /tmp/trap")])
+        write_config(home, [replace(machines[0], user="a\nProxyCommand touch /tmp/trap")])
 
 
 def test_sockets_have_short_paths(tmp_path):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.home import ClusterHome, lock_cluster
 from drumline.cluster.jobs.results import check_job_id
 from drumline.cluster.life.limits import decide_term
 from drumline.cluster.life.up import _refuse_another, write_spec
@@ -60,11 +60,11 @@ def test_the_deadline_keeps_the_budget_when_nodes_are_added(home):
 
 def test_a_lock_names_its_holder_and_outlives_its_own_file(tmp_path):
     home = ClusterHome(tmp_path / "lab")
-    with locked(home):
+    with lock_cluster(home):
         code = (
             "import sys; from pathlib import Path; from drumline.cluster.home import ClusterHome\n"
-            "from drumline.cluster.home import locked\n"
-            "with locked(ClusterHome(Path(sys.argv[1]))): print('got it')"
+            "from drumline.cluster.home import lock_cluster\n"
+            "with lock_cluster(ClusterHome(Path(sys.argv[1]))): print('got it')"
         )
         words = [sys.executable, "-c", code, str(home.path)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60)
@@ -73,5 +73,5 @@ def test_a_lock_names_its_holder_and_outlives_its_own_file(tmp_path):
         home.lock.unlink()  # as `down` does at its end
         done = subprocess.run(words, capture_output=True, text=True, timeout=60)
         assert done.stdout == "got it\n"
-    with locked(home):
+    with lock_cluster(home):
         pass

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,15 @@ from twins import Twin, enter, make_key, need_twins, wait_for_banner
 
 from drumline.cluster.home import HOME, ClusterHome
 from drumline.cluster.providers import Machine
-from drumline.cluster.providers.twin.folder import LIMITS
-from drumline.cluster.providers.twin.provider import (
+from drumline.cluster.providers.twin.control import (
     Control,
-    TwinProvider,
     check_server,
     find_processes,
     find_twin_way,
     processes_of,
-    reap,
 )
+from drumline.cluster.providers.twin.folder import LIMITS
+from drumline.cluster.providers.twin.provider import TwinProvider, reap
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.keys import cluster_key, host_key
 from drumline.core.errors import ClusterError
@@ -187,7 +187,7 @@ def test_twin_nodes_are_machines_of_their_own(rig, monkeypatch):
     os.rename(there.home.ssh / "stranger", key)
     assert "Permission denied" in there.ssh(first, "true").stderr
     os.rename(there.home.ssh / "away", key)
-    impostor = first.at(host=second.host)
+    impostor = replace(first, host=second.host)
     assert "Host key verification failed" in there.ssh(impostor, "true").stderr
 
     # removed with everything in it, read-only folders too
@@ -396,12 +396,14 @@ def test_twin_works_for_ordinary_users(tmp_path, who):
 
 
 def test_twin_says_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr("drumline.cluster.providers.twin.provider.find_server", lambda: None)
+    monkeypatch.setattr("drumline.cluster.providers.twin.control.find_server", lambda: None)
     with pytest.raises(ClusterError, match="apt-get install openssh-server"):
         check_server()
     with pytest.raises(ClusterError, match=r"do not answer .* run drumline up"):
         Control(tmp_path).ask("status")
-    found = "drumline.cluster.providers.twin.provider.find_server"
+    with pytest.raises(LookupError, match="no simulated node worker0"):
+        enter(tmp_path, "worker0")
+    found = "drumline.cluster.providers.twin.control.find_server"
     monkeypatch.setattr(found, lambda: sys.executable)
     with pytest.raises(ClusterError, match="a colon in it; set DRUMLINE_HOME"):
         Control(tmp_path / "a:b").start()

@@ -12,14 +12,14 @@ from typing import Any, Self
 
 import pytest
 
-from drumline.cluster.providers.twin.folder import NodeOrder, login_name
-from drumline.cluster.providers.twin.provider import (
+from drumline.cluster.providers.twin.control import (
     Control,
     check_server,
     find_twin_way,
     processes_of,
     proxy_command,
 )
+from drumline.cluster.providers.twin.folder import NodeOrder, login_name
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
 from drumline.launch.network import AS_ROOT, AS_USER
@@ -46,8 +46,10 @@ def make_key(folder: Path, name: str) -> tuple[str, str]:
 
 def enter(home: Path, name: str) -> tuple[str, ...]:
     """What to put before a command to run it in a node's network, with this machine's files."""
-    (first,) = [one for one in processes_of(home) if one.name == name and one.is_first]
-    own = os.readlink("/proc/self/ns/user")
+    found = [one for one in processes_of(home) if one.name == name and one.is_first]
+    if not found:
+        raise LookupError(f"there is no simulated node {name} in {home}")
+    first, own = found[0], os.readlink("/proc/self/ns/user")
     way = AS_USER if os.readlink(f"/proc/{first.pid}/ns/user") != own else AS_ROOT
     return way.enter(first.pid, f"/proc/{first.pid}/ns/net")
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from drumline.core.errors import RunDirError
-from drumline.node.job import bring_checkpoints, take_snapshot
+from drumline.node.snapshot import bring_checkpoints, copy_code
 
 
 def refuse(*_):
@@ -24,7 +24,7 @@ def test_a_snapshot_shares_nothing_with_the_code(tmp_path, monkeypatch, copy):
     (code / "link").symlink_to("pkg")
     (code / "pkg" / "a b ü.py").chmod(0o755)
     os.utime(code / "pkg" / "a b ü.py", (1000, 1000))
-    take_snapshot(code, work)
+    copy_code(code, work)
     found = (work / "pkg" / "a b ü.py").stat()
     assert (found.st_mtime, found.st_mode & 0o777) == (1000, 0o755)
     assert os.readlink(work / "link") == "pkg"
@@ -33,7 +33,7 @@ def test_a_snapshot_shares_nothing_with_the_code(tmp_path, monkeypatch, copy):
     assert (code / "pkg" / "a b ü.py").read_text() == "old"
     (code / "pkg" / "a b ü.py").write_text("new")
     assert (work / "pkg" / "a b ü.py").read_text() == "old and mine"
-    take_snapshot(tmp_path / "absent", tmp_path / "empty")
+    copy_code(tmp_path / "absent", tmp_path / "empty")
     assert list((tmp_path / "empty").iterdir()) == []
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from drumline.core.errors import ClusterError, WorkerError
 from drumline.node import requests, runner, submit
-from drumline.node.folder import locked
+from drumline.node.folder import lock_code
+from drumline.node.follower import Follower
 from drumline.node.job import Job, JobFolder
-from drumline.node.runner import Follower, Over, Runner
+from drumline.node.runner import Over, Runner
 
 
 def job(name="j1", **words):
@@ -28,7 +29,7 @@ def test_no_sync_comes_between_the_files_of_a_snapshot(tmp_path, monkeypatch):
         waiting.set()
         submit.accept_job(tmp_path, job(), "secret")
 
-    with locked(str(tmp_path)):
+    with lock_code(str(tmp_path)):
         thread = threading.Thread(target=take)
         thread.start()
         assert waiting.wait(10)
@@ -39,7 +40,7 @@ def test_no_sync_comes_between_the_files_of_a_snapshot(tmp_path, monkeypatch):
     assert (JobFolder(tmp_path, "j1").work / "train.py").read_text() == "two"
     monkeypatch.setattr(submit, "_LOCK_S", 0.1)
     with (
-        locked(str(tmp_path)),
+        lock_code(str(tmp_path)),
         pytest.raises(ClusterError, match=r"another sync .* holds .*; submit the job again"),
     ):
         submit.accept_job(tmp_path, job("j2"), "secret")
@@ -80,7 +81,7 @@ def test_no_second_job_starts_on_a_node(tmp_path, monkeypatch):
     assert other.take_node()
     follower = Follower(JobFolder(tmp_path, "j2"), first=False)
     monkeypatch.setattr(follower, "warm_up", lambda: None)
-    monkeypatch.setattr("drumline.node.runner.select.select", lambda *_: None)
+    monkeypatch.setattr("drumline.node.follower.select.select", lambda *_: None)
     start = {"what": "start"}
     final = {"what": "final", "phase": "cancelled", "error": "", "code": 130, "rank": None}
     follower._peer = FakePeer(start, {"what": "stop"}, final)

@@ -134,7 +134,7 @@ def down_command(
 
 def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
     """Run `drumline extend`: move the nodes' deadline."""
-    from drumline.cluster.home import locked
+    from drumline.cluster.home import lock_cluster
     from drumline.cluster.life.limits import parse_duration, set_limits
     from drumline.cluster.ssh.fleet import Fleet, connected, run_on
 
@@ -142,7 +142,7 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
     spec, home = find_cluster(which)
     if spec.provider == "ssh":
         raise UsageError("these machines are yours, and have no limit that could be moved")
-    with locked(home):
+    with lock_cluster(home):
         known = home.read_facts().deadline
         if known is None:
             raise UsageError(

@@ -12,7 +12,7 @@ from rich.console import Console
 from drumline.cli.cluster_display import Printer, print_end, print_note
 from drumline.cli.commands.jobs import SubmitOptions
 from drumline.cli.display import Display, build_display, print_result
-from drumline.cluster.jobs.submit import Submission
+from drumline.cluster.jobs.submit import JobSubmission
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.core.errors import InterruptError, UsageError
 from drumline.core.rundir import RunDir
@@ -29,7 +29,7 @@ def submit_command(script: str, args: list[str], which: str | None, options: Sub
     if options.resume is not None and (options.module or not script.endswith(_SPEC_ENDS)):
         raise UsageError("--resume is for a SPEC.yaml; a script finds its own checkpoints")
     request = _request(spec, script, args, options)
-    submission = Submission(spec, home, request, note=print_note)
+    submission = JobSubmission(spec, home, request, note=print_note)
     job_id = submission.job_id
     view = TrainingView(submission.folder) if request.spec else None
     try:

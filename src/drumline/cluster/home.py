@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.providers import Machine
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
@@ -142,14 +141,15 @@ class ClusterHome:
 
 
 @contextlib.contextmanager
-def locked(home: ClusterHome) -> Iterator[None]:
+def lock_cluster(home: ClusterHome) -> Iterator[None]:
     """Hold the cluster's lock: only one command changes a cluster at a time."""
     lock = FileLock(home.lock)
     while True:
         home.make()
         if not lock.acquire(0):
             raise ClusterError(
-                sentence("cluster-locked", home=home, holder=_describe(lock.read_holder()))
+                f"the cluster {home.name} is being changed by {_describe(lock.read_holder())}; "
+                f"wait until that has ended, or end it"
             )
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.descriptor), os.stat(home.lock)):

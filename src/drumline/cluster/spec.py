@@ -1,4 +1,8 @@
-"""`ClusterSpec`: what `cluster.yaml` says; which cluster a command means; what `init` writes."""
+"""`ClusterSpec`: what `cluster.yaml` says: which machines, for how long, and what is on them.
+
+Also which cluster a command means (./cluster.yaml, or a name), and what `drumline cluster init`
+writes.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,12 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
 from drumline.spec.load import read_file
-from drumline.spec.parts import LinkSpec, SpecPart, clash
+from drumline.spec.parts import ClashError, LinkSpec, SpecPart
 
 P = TypeVar("P", "Ec2Spec", "HostSpec")
 MAX_NODES = 64
@@ -28,7 +31,10 @@ LONGEST_HOURS = 24 * 30
 def _check_name(name: str) -> str:
     """Refuse what cannot be part of the names of a cloud's resources, and of host names."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name, re.ASCII):
-        raise ValueError(sentence("name-unfit", name=name))
+        raise ValueError(
+            f"{name!r} cannot name a cluster; write small letters, digits and '-', 40 at most, "
+            f"such as mnist-2"
+        )
     return name
 
 
@@ -136,11 +142,22 @@ class ClusterSpec(SpecPart):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if isinstance(self.workers, int) and not 1 <= self.workers <= MAX_WORKERS:
-            raise clash("cluster_workers", spec=self, most=MAX_WORKERS)
+            raise ClashError(
+                f"workers is {self.workers}, but must be auto, or 1 to {MAX_WORKERS} ranks on each "
+                f"node; write workers: auto",
+                "workers",
+            )
         if self.provider == "ssh" and not self.ssh.hosts:
-            raise clash("ssh_without_hosts")
+            raise ClashError(
+                "provider: ssh needs your machines; add ssh: {hosts: [{host: 192.0.2.10}]}",
+                "provider",
+            )
         if self.provider == "ssh" and len(self.ssh.hosts) < self.nodes:
-            raise clash("too_few_hosts", spec=self, hosts=len(self.ssh.hosts))
+            raise ClashError(
+                f"nodes is {self.nodes}, but ssh.hosts names {len(self.ssh.hosts)}; "
+                f"write nodes: {len(self.ssh.hosts)}, or add hosts",
+                "nodes",
+            )
         return self
 
     @property
@@ -175,7 +192,10 @@ def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpe
     """Read the spec of a cluster that is to be made; `file` None is ./cluster.yaml."""
     path = file or FILE
     if not path.exists():
-        raise UsageError(sentence("spec-missing", path=path))
+        raise UsageError(
+            f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
+            f"machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
+        )
     return read_file(ClusterSpec, path, overrides).beside(path.absolute().parent)
 
 
@@ -185,7 +205,9 @@ def find_cluster(name: str | None) -> tuple[ClusterSpec, ClusterHome]:
         name = read_cluster(FILE).name
     known = known_clusters()
     if name is None and not known:
-        raise UsageError(sentence("no-cluster"))
+        raise UsageError(
+            "no cluster is up; write a cluster.yaml (drumline cluster init), then: drumline up"
+        )
     if name is None and len(known) > 1:
         which = f"which cluster? {listed(known)} are up"
         raise UsageError(f"{which}; name one: --cluster {known[0]}")

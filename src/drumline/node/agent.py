@@ -4,8 +4,9 @@ A `JobAgent` is warmed up (it loads torch, and so does its worker server) while 
 each other, and gets its task when they have. Nothing here blocks: the runner must keep its
 heartbeat.
 
-It runs with the edition of this package that the runner started with, R/lib-<hash>, wherever R/lib
-leads by now; nobody removes that while the job runs.
+It runs with the edition of this package that the runner started with, R/lib-<hash>. `drumline
+submit` and `drumline up` may install another one and redirect R/lib. A job keeps its own: its
+agents have the same edition, and nobody removes that while the job runs.
 
 Ranks write their errors into the run directory of their own node. The leader gets them as exit
 reports and writes them into its own, so that `drumline.launch.outcome` finds the first failing rank
@@ -18,11 +19,12 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import drumline
 from drumline.core.errors import DrumlineError, SpecError, UsageError
+from drumline.core.json_lines import Record
 from drumline.core.lock import FileLock
 from drumline.core.nodes import NODES
 from drumline.core.rundir import Event, EventWriter, RunDir, read_events
@@ -45,10 +47,25 @@ ExitReports = dict[str, list[Event]]
 """by file: `rank-3` or `node-1`"""
 
 
-def settle_terms(job: Job, workers: int) -> Job:
-    """Settle a job's terms; a spec gets the cluster's nodes and workers, or a SpecError."""
+@dataclass(frozen=True, kw_only=True)
+class Terms(Record):
+    """What the leader settles for all nodes of a job."""
+
+    workers: int
+    timeout_s: float
+    restarts: int
+    spec: str = ""
+    """the whole spec, as every node's run directory gets it; "" for a script"""
+
+
+def settle_terms(job: Job, workers: int) -> Terms:
+    """Settle a job's terms; a spec gets the cluster's nodes and workers.
+
+    Raises:
+        SpecError: the spec asks for what a cluster's nodes do not have.
+    """
     if not job.spec:
-        return replace(job, workers=workers)
+        return Terms(workers=workers, timeout_s=job.timeout_s, restarts=job.restarts)
     import yaml  # a script's job needs neither, and they take a while to load
 
     from drumline.spec.load import dump_spec, validate_spec
@@ -75,13 +92,13 @@ def settle_terms(job: Job, workers: int) -> Job:
             f"is chosen"
         )
     spec = validate_spec({**values, "nodes": job.nodes, "workers": workers})
-    job = replace(job, timeout_s=spec.timeout_s, restarts=spec.restarts)
-    return replace(job, workers=workers, spec=dump_spec(spec))
+    return Terms(
+        workers=workers, timeout_s=spec.timeout_s, restarts=spec.restarts, spec=dump_spec(spec)
+    )
 
 
-def build_task(job: Job, folder: JobFolder) -> AgentTask:
-    """Build the task for this node's agent from a job whose terms are settled."""
-    assert job.workers is not None
+def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
+    """Build the task for this node's agent from the job that the node runs."""
     script = job.argv
     if script and script[0] != MODULE:
         script = (str(folder.work / script[0]), *script[1:])
@@ -89,12 +106,12 @@ def build_task(job: Job, folder: JobFolder) -> AgentTask:
         run=str(folder.run.path),
         node=job.node,
         nodes=job.nodes,
-        workers=job.workers,
-        restarts=job.restarts,
-        timeout_s=job.timeout_s,
+        workers=terms.workers,
+        restarts=terms.restarts,
+        timeout_s=terms.timeout_s,
         script=script,
         folder=str(folder.work),
-        variables=variables_for(job, job.workers),
+        variables=variables_for(job, terms.workers),
     )
 
 

@@ -184,7 +184,7 @@ def wanted_folders(entries: list[Entry]) -> list[str]:
 
 
 @contextmanager
-def locked(root: str, *, within_s: float = LOCK_S) -> Iterator[None]:
+def lock_code(root: str, *, within_s: float = LOCK_S) -> Iterator[None]:
     """Hold R/code.lock, as whoever takes a snapshot of R/code does.
 
     Raises:

@@ -31,9 +31,10 @@ from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock, is_locked
 from drumline.core.processes import start_detached
 from drumline.node.agent import USUAL, JobAgent, hold_edition
+from drumline.node.follower import Follower
 from drumline.node.job import JobFolder, Ticket
-from drumline.node.lead import Leader
-from drumline.node.runner import Follower, Runner, print_to
+from drumline.node.leader import Leader
+from drumline.node.runner import Runner, print_to
 
 _WAIT_S = 3600.0
 _POLL_S = 1.0

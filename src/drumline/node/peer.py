@@ -146,7 +146,11 @@ def accept_follower(connection: socket.socket, *, job: str, secret: bytes) -> Pe
 def connect_to_leader(
     address: str, port: int, *, job: str, node: int, secret: bytes
 ) -> PeerConnection:
-    """Connect a follower node to the job's leader node, which must know the job's secret, too."""
+    """Connect a follower node to the job's leader node.
+
+    Raises:
+        ClusterError: nobody answers there, or somebody who does not know the secret.
+    """
     try:
         connection = socket.create_connection((address, port), timeout=_HANDSHAKE_S)
     except OSError as error:

@@ -28,7 +28,7 @@ import zlib
 from contextlib import suppress
 
 from drumline.core.json_lines import JsonStream
-from drumline.node.folder import BusySign, Code, Entry, locked, wanted_folders
+from drumline.node.folder import BusySign, Code, Entry, lock_code, wanted_folders
 
 
 def _missing(code: Code, entries: list[Entry]) -> list[int]:
@@ -112,7 +112,7 @@ def _serve(root: str, stream: JsonStream) -> None:
     """Do one sync, as drawn above."""
     os.makedirs(root, exist_ok=True)
     code, busy = Code(root), BusySign(root)
-    with locked(root):
+    with lock_code(root):
         code.scan()
         request = stream.receive()
         if not request:

@@ -28,7 +28,7 @@ from drumline.core.errors import ClusterError, WorkerError
 from drumline.core.files import GrowingFile, stays_inside, write_atomic
 from drumline.core.json_lines import JsonLines, Message, encode
 from drumline.core.lock import FileLock, is_locked
-from drumline.node.folder import locked
+from drumline.node.folder import lock_code
 from drumline.node.job import JobFolder
 
 ROOT = "DRUMLINE_ROOT"
@@ -190,7 +190,7 @@ def main() -> None:
     root = Path(sys.argv[1])
     if sys.argv[2:] == ["place"]:
         files = json.load(sys.stdin)
-        with locked(str(root)):  # a job that starts just now gets all of them, or none
+        with lock_code(str(root)):  # a job that starts just now gets all of them, or none
             place_files(root / "code", files)
     else:
         _serve(root / "requests", sys.stdin.fileno(), sys.stdout.buffer)

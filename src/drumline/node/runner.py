@@ -1,4 +1,4 @@
-"""`Runner`: the process that runs a node's part of a job; the `Follower` of a leader (`lead`).
+"""`Runner`: the process that runs a node's part of a job: that of the leader, or of a follower.
 
 It is detached from the SSH session that started it, so that a job survives the laptop. Its agent
 ends with it, whatever happens to it (`drumline.core.processes`).
@@ -8,32 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from drumline.core.errors import ClusterError, DrumlineError
+from drumline.core.errors import DrumlineError
 from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock
 from drumline.launch.preflight import list_gpus
 from drumline.launch.runs import build_manifest
-from drumline.node.agent import (
-    ExitReports,
-    JobAgent,
-    build_task,
-    preloads_for,
-    read_reports,
-    variables_for,
-)
+from drumline.node.agent import JobAgent, preloads_for, variables_for
 from drumline.node.folder import BusySign
-from drumline.node.job import SETTLED, Job, JobFolder, Phase
-from drumline.node.peer import PeerConnection, connect_to_leader
+from drumline.node.job import Job, JobFolder, Phase
 
 TICK_S = 0.05
 NODE_FREE_S = 20.0
@@ -41,9 +31,6 @@ NODE_FREE_S = 20.0
 TIMES = "times.jsonl"
 """in the logs' folder: which log had grown to what size when"""
 _TIMES_EVERY_S = 0.25
-_CONNECT_S = 20.0
-_LOST_GRACE_S = 1.5  # nobody waits for what these ranks have to say any more
-_WIND_DOWN_S = 10.0
 CANCELLED = 130
 """what a job exits with that somebody has cancelled, as after Ctrl-C"""
 
@@ -153,132 +140,6 @@ class Runner:
         """Leave nothing of the agents' rendezvous, and write the job's last state."""
         shutil.rmtree(self.run_dir.rendezvous, ignore_errors=True)
         self.folder.note(**ending)
-
-
-class Follower(Runner):
-    """Runs a job as another node than the first."""
-
-    def __init__(self, folder: JobFolder, *, first: bool, agent: JobAgent | None = None) -> None:
-        super().__init__(folder, agent)
-        self._first = first
-        """whether no other job comes before, so that the agent may start at once"""
-        self._peer: PeerConnection | None = None
-        self._started = False
-        self._due: Message | None = None
-        """the message to start, until this node is free of the job before"""
-        self._reported = False
-        self._stopping = False
-
-    def run(self) -> None:
-        """Run this node's part to its end."""
-        self.handle_signals()
-        over: Over | None = None
-        try:
-            if self._first:
-                self.warm_up()
-            self._connect()
-            over = self._serve()
-        except BaseException as error:
-            over = explain_failure(error, self.folder.log)
-            if self._peer is not None:
-                self._peer.send("broken", error=over.error, code=over.code)
-        self._conclude(over)
-
-    def _connect(self) -> None:
-        """Connect to the leader; it listens already, but the network may need a moment."""
-        deadline = time.monotonic() + _CONNECT_S
-        while True:
-            try:
-                self._peer = connect_to_leader(
-                    self.job.addresses[0],
-                    self.job.port,
-                    job=self.job.id,
-                    node=self.job.node,
-                    secret=self.folder.read_secret(),
-                )
-            except ClusterError:
-                if time.monotonic() > deadline or self.is_cancelled():
-                    raise
-                time.sleep(0.2)
-            else:
-                self._peer.send("here", workers=self.workers)
-                return
-
-    def _serve(self) -> Over:
-        """Do what the leader says, until it says that the job is over."""
-        peer = self._peer
-        assert peer is not None
-        asked = False
-        while True:
-            select.select([] if peer.lost else [peer], [], [], TICK_S)
-            for message in peer.tick():
-                if message["what"] == "final":
-                    error, code = message["error"] or "", message["code"]
-                    return Over(message["phase"], error, code, rank=message["rank"])
-                self._handle(message)
-            if self._due is not None and self.take_node():
-                self._start(self._due)
-            self.maintain()
-            self._report_end(peer)
-            if peer.lost is not None:
-                leader = f"the leader, node 0 ({self.job.addresses[0]}),"
-                raise Over("lost", f"{leader} was lost: it {peer.lost}")
-            if self.is_cancelled() and not asked:
-                asked = True
-                peer.send("cancel")
-
-    def _handle(self, message: Message) -> None:
-        match message["what"]:
-            case "turn":
-                self.folder.note(phase="starting")
-                self.warm_up()
-            case "start":
-                self._due = message
-                self.warm_up()
-            case "stop":
-                self._stopping = True
-                self._due = None
-                self.agent.stop()
-
-    def _start(self, message: Message) -> None:
-        """Leave the note that this node's agent looks for, and start it."""
-        self._due = None
-        job = replace(self.job, **{key: message[key] for key in SETTLED})
-        self.workers, self._started = message["workers"], True
-        self.make_run(job.spec)
-        self.run_dir.rendezvous.mkdir()
-        (self.run_dir.rendezvous / "agents").write_text(str(message["port"]))
-        self.folder.note(phase="running", started=time.time(), workers=self.workers)
-        self.agent.start(build_task(job, self.folder))
-
-    def _report_end(self, peer: PeerConnection) -> None:
-        """Report to the leader how this node's agent ended, and what its ranks said."""
-        over = self.agent.ended if self._stopping else self.agent.exit_code is not None
-        if self._reported or not over:
-            return
-        self._reported = True
-        reports: ExitReports = {}
-        if self._started:
-            reports = read_reports(
-                self.run_dir,
-                node=self.job.node,
-                workers=self.workers,
-                fallback_events=self.agent.scratch.path,
-            )
-        code = self.agent.exit_code
-        peer.send("ended", code=1 if code is None else code, told=reports)
-
-    def _conclude(self, over: Over) -> None:
-        self.agent.stop(_LOST_GRACE_S)
-        deadline = time.monotonic() + _WIND_DOWN_S
-        while not self.agent.ended and time.monotonic() < deadline:
-            self.agent.tick()
-            time.sleep(TICK_S)
-        self.note_times()
-        self.agent.close()
-        if self._peer is not None:
-            self._peer.close()
-        self.end_with(over.to_record())
 
 
 def explain_failure(error: BaseException, log: Path) -> Over:

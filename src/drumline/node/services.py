@@ -84,16 +84,16 @@ class Service:
     def launch(
         self, command: Callable[[int], Sequence[str]], *, cwd: Path, env: Mapping[str, str]
     ) -> ServiceState:
-        """Start the service's command for a port, unless it runs; returns its state."""
+        """Start the service's command for a port, unless it runs; returns its state.
+
+        Raises:
+            ServiceError: it does not come up; holds the end of its log.
+        """
         with self._lock():
-            state, tail = self.running(), ""
-            for _ in range(_TRIES if state is None else 0):
-                state, tail = self._try(command, cwd, env)
-                if "ddress already in use" not in tail:
-                    break
-        if state is None:
-            log = self.folder / "log"
-            raise ServiceError(f"{self.name} does not start; the end of its log {log}:\n{tail}")
+            state, tries = self.running(), 0
+            while state is None:
+                tries += 1
+                state = self._try(command, cwd, env, last=tries == _TRIES)
         return state
 
     def stop(self) -> bool:
@@ -106,9 +106,14 @@ class Service:
         return state is not None
 
     def _try(
-        self, command: Callable[[int], Sequence[str]], cwd: Path, env: Mapping[str, str]
-    ) -> tuple[ServiceState | None, str]:
-        """Start it on a port that nobody has; returns the end of its log where it does not come."""
+        self,
+        command: Callable[[int], Sequence[str]],
+        cwd: Path,
+        env: Mapping[str, str],
+        *,
+        last: bool,
+    ) -> ServiceState | None:
+        """Start it on a port that nobody has; None where somebody was faster, unless it is last."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
@@ -127,9 +132,12 @@ class Service:
         state = ServiceState(pid=process.pid, since=start_time(process.pid), port=port)
         if self._wait(process, port):
             write_atomic(self._state, json.dumps(state.to_json()) + "\n")
-            return state, ""
+            return state
         self._end(state)
-        return None, "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        if not last and "ddress already in use" in tail:
+            return None
+        raise ServiceError(f"{self.name} does not start; the end of its log {log}:\n{tail}")
 
     def _wait(self, process: subprocess.Popen[bytes], port: int) -> bool:
         deadline = time.monotonic() + _START_S

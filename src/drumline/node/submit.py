@@ -22,11 +22,12 @@ from pathlib import Path
 from drumline.core.errors import ClusterError, DrumlineError
 from drumline.core.json_lines import JsonStream, Message
 from drumline.node.control import Tail, send_tail
-from drumline.node.folder import Code, locked
+from drumline.node.folder import Code, lock_code
 from drumline.node.handoff import JobHandoff, hand_over
-from drumline.node.job import Job, JobFolder, Ticket, take_snapshot
+from drumline.node.job import Job, JobFolder, Ticket
 from drumline.node.peer import listen
 from drumline.node.runner import detach
+from drumline.node.snapshot import copy_code
 
 _LOCK_S = 45.0
 """how long a sync may keep the code from us: shorter than the laptop waits for an answer"""
@@ -35,21 +36,24 @@ _LOCK_S = 45.0
 def accept_job(root: Path, job: Job, secret: str) -> JobFolder:
     """Make a submitted job's folder on this node, with a snapshot of the synced code.
 
-    It is taken while no sync changes the code. Where it cannot be made, or the code is not what the
-    job was submitted with, nothing of it is left.
+    It is taken while no sync changes the code.
+
+    Raises:
+        DrumlineError: it cannot be made, or the code is not what the job was submitted with;
+            nothing of it is left.
     """
     folder = JobFolder(root, job.id)
     folder.create(job, secret)
     try:
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, folder.path, ignore_errors=True)
-            with locked(str(root), within_s=_LOCK_S):
+            with lock_code(str(root), within_s=_LOCK_S):
                 if job.code and Code(str(root)).noted_hash() != job.code:
                     raise ClusterError(
                         f"somebody has synced other code to node {job.node} since this job's was; "
                         f"submit it again"
                     )
-                take_snapshot(root / "code", folder.work)
+                copy_code(root / "code", folder.work)
             undo.pop_all()
     except TimeoutError as error:
         raise ClusterError(f"{error}; submit the job again when that has ended") from None

@@ -34,7 +34,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.files import write_atomic
@@ -244,12 +243,18 @@ def scan_project(
     if not root.is_dir():
         raise UsageError(f"{root} is no folder; name the one that your script is in")
     if root in (Path.home(), Path("/")):
-        raise UsageError(sentence("folder-too-large", root=root))
+        raise UsageError(
+            f"{root} would be copied to the nodes as a whole, with your keys in it; go to your "
+            f"project's own folder"
+        )
     found = _Scan(root, _Cache(cache, root), apart)
     try:
         found.folder(str(root), "", Ignored.of(root))
     except OSError as error:
-        raise UsageError(sentence("folder-unreadable", error=error, ours=OURS)) from None
+        raise UsageError(
+            f"{error.filename} cannot be read: {error.strerror}; make it readable, or name it in "
+            f"{OURS}"
+        ) from None
     found.cache.write()
     found.entries.sort()
     packed = json.dumps(found.entries, separators=(",", ":")).encode()
@@ -347,7 +352,8 @@ class _Scan:
             self._file(path, goal, os.stat(goal))
         elif os.path.isdir(goal):
             raise UsageError(
-                sentence("link-leads-outside", path=path, goal=goal, root=self.root, ours=OURS)
+                f"{path} leads to the folder {goal}, outside of {self.root}, which does not "
+                f"travel; write /{path} into {OURS}, or put a copy in its place"
             )
         else:
             self.notes.append(f"{path} leads nowhere ({target}); it stays here")

@@ -7,8 +7,9 @@
     nodes/worker1/<name>; a node that is gone keeps its place, or what it had left would be lost
 
 A `FileFetcher` talks to `drumline.node.send` on each node. Files that only grow (logs, events)
-resume where the last pull ended; others are renamed when they are complete. `.pulled.json` records
-what came from where, with checksums; a file that the record does not match is fetched again.
+resume where the last pull ended; others are written beside the old one and renamed when they are
+complete. Each is checked against the checksum that the node sends. `.pulled.json` records what came
+from where, with checksums; a file that the record does not match is fetched again.
 """
 
 from __future__ import annotations
@@ -79,8 +80,11 @@ class FileFetcher:
         while "listed" not in (answer := await self._answer()):
             found = ListedFile(**answer)
             if not stays_inside(found.file):
-                what = f" names a file {found.file!r} outside its job; it is not to be trusted"
-                raise self._error(what)
+                raise HostError(
+                    f"{self.name} names a file {found.file!r} outside its job; it is not to be "
+                    f"trusted",
+                    node=self.name,
+                )
             self.listed[found.file] = found
         self.phase = answer["phase"]
         if not answer["there"] and self.name == _LEADER:
@@ -154,7 +158,10 @@ class FileFetcher:
         if "sent" not in sent or sent["sha256"] != digest.hexdigest():
             target.unlink()
             why = sent.get("why", "its checksum is another")
-            raise self._error(f": {path.name} did not arrive as it was sent ({why}); pull again")
+            raise HostError(
+                f"{self.name}: {path.name} did not arrive as it was sent ({why}); pull again",
+                node=self.name,
+            )
         return digest.hexdigest(), size
 
     async def _answer(self) -> Message:
@@ -168,13 +175,17 @@ class FileFetcher:
         try:
             return await asyncio.wait_for(work, _ANSWER_S)
         except TimeoutError:
-            raise self._error(f" has not answered for {_ANSWER_S:.0f} s; pull again") from None
+            raise HostError(
+                f"{self.name} has not answered for {_ANSWER_S:.0f} s; pull again",
+                node=self.name,
+            ) from None
         except (OSError, EOFError):
             raise await self._lost() from None
         except (ValueError, zlib.error) as error:
-            raise self._error(
-                f" sends what cannot be read ({error}); bring this version of drumline there with "
-                f"drumline up, then pull again"
+            raise HostError(
+                f"{self.name} sends what cannot be read ({error}); bring this version of drumline "
+                f"there with drumline up, then pull again",
+                node=self.name,
             ) from None
 
     async def _lost(self) -> HostError:
@@ -183,11 +194,11 @@ class FileFetcher:
         with contextlib.suppress(TimeoutError, HostError):
             said = (await asyncio.wait_for(self.session.process.wait(), _STOP_S)).stderr
         why = last_line(said) or "the connection ended"
-        again = "pull again, it goes on where this one ended"
-        return self._error(f": {why}, in the middle of a pull; {again}")
-
-    def _error(self, what: str) -> HostError:
-        return HostError(f"{self.name}{what}", node=self.name)
+        return HostError(
+            f"{self.name}: {why}, in the middle of a pull; pull again, it goes on where this one "
+            f"ended",
+            node=self.name,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,10 +242,7 @@ class Puller:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        processes = [fetcher.session.process for fetcher in self.fetchers.values()]
-        for process in processes:
-            process.stop()
-        await asyncio.gather(*(process.wait() for process in processes), return_exceptions=True)
+        await NodeSession.stop_all(fetcher.session for fetcher in self.fetchers.values())
         self.fetchers.clear()
 
     async def pull(self, only: Callable[[str], bool] | None = None) -> Pulled:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import Note, Remote, all_of, host_error, node_python
@@ -205,7 +204,10 @@ async def offer_checkpoints(
         if storage is None:
             raise UsageError("latest means the storage's, but cluster.yaml names none; name a job")
         if (found := await asyncio.to_thread(latest_run, storage)) is None:
-            raise UsageError(sentence("checkpoints-not-stored", shown=shown_url(storage)))
+            raise UsageError(
+                f"the storage {shown_url(storage)} has no run with checkpoints yet; leave --resume "
+                f"out"
+            )
         job = found.run
     place = f"jobs/{job}/run"
     there = ["sh", "-c", 'ls -d "$1"/step-*', "sh", f"{leader.machine.root}/{place}/checkpoints"]
@@ -214,7 +216,10 @@ async def offer_checkpoints(
     if pulled is not None and any((pulled / "run" / "checkpoints").glob("step-*")):
         return await _send(leader, job, pulled / "run", note)
     if storage is None:
-        raise UsageError(sentence("checkpoints-nowhere", job=job))
+        raise UsageError(
+            f"nobody has checkpoints of {job}: not the leader, and it was not pulled; name another "
+            f"job (drumline status), or a storage in cluster.yaml"
+        )
     with tempfile.TemporaryDirectory() as folder:
         note(f"{job}: from {shown_url(storage)}")
         run = await asyncio.to_thread(fetch_run, storage, job, Path(folder) / "run")

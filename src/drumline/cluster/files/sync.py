@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import drumline
-from drumline.cluster.errors import sentence
 from drumline.cluster.files.manifest import FolderManifest, scan_project
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.ssh.remote import (
@@ -150,7 +149,9 @@ async def sync_folder(
 
     `apart`: a folder that stays here: the storage, into which nodes may be writing.
 
-    After a UsageError the nodes are as they were; after a HostError the others are, or finished.
+    Raises:
+        UsageError: the folder cannot be sent; the nodes are as they were.
+        HostError: a node is lost, or cannot take it; the others are as they were, or finished.
     """
     pack = _small_file_cache()
     scan = functools.partial(scan_project, folder, home.sync, apart)
@@ -159,7 +160,10 @@ async def sync_folder(
         if not changed:
             return results
         note(f"sync: {changed[0]} changed meanwhile; looking again ({number + 1})")
-    raise UsageError(sentence("file-keeps-changing", path=changed[0]))
+    raise UsageError(
+        f"{changed[0]} keeps changing while it is sent; wait until that has ended, or write it "
+        f"into .drumlineignore"
+    )
 
 
 async def _sync_once(
@@ -173,10 +177,7 @@ async def _sync_once(
             note(f"sync: {what}")
         results = await all_of(_send(session, manifest, pack, note) for session in sessions)
     finally:
-        for session in sessions:
-            session.process.stop()
-        ends = (session.finish(_END_S) for session in sessions)
-        await asyncio.gather(*ends, return_exceptions=True)
+        await NodeSession.stop_all(sessions, _END_S)
     changed = sorted({path for _, paths in results for path in paths})
     return [synced for synced, _ in results], changed
 
@@ -270,7 +271,10 @@ async def _within(
     try:
         return await asyncio.wait_for(step, limit_s)
     except TimeoutError:
-        text = sentence("sync-stalled", what=what, limit_s=limit_s)
+        text = (
+            f"the sync stands still: it has {what} for {limit_s:.0f} s; sync again, it goes on "
+            f"where this one ended"
+        )
         raise host_error(session.machine, _STALLED, text) from None
 
 
@@ -280,7 +284,9 @@ async def _answer(session: NodeSession) -> Message:
         done = await session.finish(_END_S)
         said = f": {last_line(done.stderr)}" if done and done.complaint else ""
         code = done.code if done else "unknown"
-        raise host_error(session.machine, "sync", sentence("sync-ended", code=code, said=said))
+        why = f"the receiver ended with code {code}{said}"
+        again = "bring the package there again: drumline up"
+        raise host_error(session.machine, "sync", f"{why}; {again}")
     if "error" in answer:
         why = f"the folder cannot be put there: {answer['error']}; R/code is as it was"
         raise host_error(session.machine, "sync", why)

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.files.pull import LOGGED, Puller
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import GONE
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, connected
-from drumline.cluster.ssh.remote import NodeSession, Note, Remote, node_command, node_error, revive
+from drumline.cluster.ssh.remote import NodeSession, Note, Remote, node_command, revive
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.json_lines import Message
 from drumline.node.job import JobState
@@ -107,13 +106,10 @@ class JobFollower:
         finally:
             timer.cancel()
             self._release()
-            for task, session in listening.items():
-                session.process.stop()
+            for task in listening:
                 task.cancel()
             await asyncio.gather(*listening, return_exceptions=True)
-            with contextlib.suppress(TimeoutError):
-                ends = (session.process.wait() for session in sessions)
-                await asyncio.wait_for(asyncio.gather(*ends, return_exceptions=True), _STOP_S)
+            await NodeSession.stop_all(sessions, _STOP_S)
 
     async def _wait(self, listening: dict[asyncio.Task[None], NodeSession]) -> JobState:
         """Wait for all nodes; a bounded time only, once the leader or any connection is gone."""
@@ -143,7 +139,10 @@ class JobFollower:
         for task in tasks.values():
             if task.done() and (error := task.exception()) is not None:
                 raise error
-        raise HostError(sentence("job-untold", job_id=self.job_id))
+        raise HostError(
+            f"no node tells of job {self.job_id} any more; ask again with: drumline logs "
+            f"{self.job_id}"
+        )
 
     async def _listen(self, session: NodeSession) -> None:
         node = session.machine.node
@@ -155,7 +154,10 @@ class JobFollower:
         if node not in self._ends:
             complaint = (await session.process.wait()).complaint
             why = complaint.splitlines()[-1] if complaint else "the connection was lost"
-            raise node_error(session.machine, "job-untold-by", job=self.job_id, why=why)
+            raise HostError(
+                f"{session.machine.name} does not tell of job {self.job_id} any more: {why}",
+                node=node,
+            )
 
     def _take(self, node: int, message: Message) -> None:
         if "text" in message:
@@ -211,7 +213,11 @@ async def follow_to_end(
         lost, told, until = error, "", time.monotonic() + _RETRY_S
     while time.monotonic() < until:
         if not home.read_facts().machines:
-            raise HostError(sentence("job-removed", home=home, follower=follower), reason=GONE)
+            raise HostError(
+                f"the cluster {home.name} was removed meanwhile, and {follower.job_id} with it; "
+                f"what was pulled of it shows: drumline logs {follower.job_id}",
+                reason=GONE,
+            )
         if lost.message != told:
             note(f"{lost.message}; connecting again")
         told = lost.message

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.life.limits import touch_busy
 from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import (
@@ -27,7 +26,6 @@ from drumline.cluster.ssh.remote import (
     all_of,
     last_line,
     node_command,
-    node_error,
     settled,
 )
 from drumline.core.errors import DrumlineError, HostError
@@ -77,7 +75,9 @@ async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> O
 async def stay_busy(remotes: Sequence[Remote]) -> None:
     """Keep nodes from their idle shutdown while a person uses a service; until cancelled.
 
-    Where the leader does not answer, twice in a row, nothing comes through the tunnel either.
+    Raises:
+        HostError: the leader does not answer, twice in a row; nothing comes through the tunnel
+            then either.
     """
     failed = False
     while True:
@@ -95,10 +95,18 @@ async def _ask(leader: Remote, name: ServiceName) -> Message:
     node = leader.machine.name
     if (answer := done.message) is None:
         said = (done.complaint or f"exit code {done.code}")[-600:]
-        raise node_error(leader.machine, "service-unreachable", service=name, said=said)
+        raise HostError(
+            f"{node}: {name} cannot be reached: {said}; if the node is not set up yet, run: "
+            f"drumline up",
+            node=node,
+        )
     if package := answer.get("missing"):
-        why = sentence("service-missing", node=node, error=answer["error"])
-        raise MissingServiceError(why, node=node, package=package)
+        raise MissingServiceError(
+            f"{node}: {answer['error']}; add it to the requirements file of your cluster.yaml and "
+            f"run: drumline up",
+            node=node,
+            package=package,
+        )
     if "error" in answer:
         raise HostError(f"{node}: {answer['error']}", node=node)
     return answer
@@ -117,7 +125,11 @@ async def _wait_for_page(leader: Remote, name: str, port: int, path: str, token:
                 if last.partition(" ")[2].startswith("200"):
                     return
                 await asyncio.sleep(_PAUSE_S)
-    raise node_error(leader.machine, "service-silent", service=name, page_s=_PAGE_S, last=last)
+    raise HostError(
+        f"{leader.machine.name}: {name} does not answer within {_PAGE_S:.0f} s (got {last}); look "
+        f"at {leader.machine.root}/services/{name}/log there",
+        node=leader.machine.name,
+    )
 
 
 async def _first_line(port: int, path: str, token: str) -> str:
@@ -150,11 +162,10 @@ async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
             if "id" in answer:
                 await session.send(**answer)
         said = (await process.wait()).complaint[-400:] or "the connection ended"
-        raise node_error(leader.machine, "requests-refused", why=said)
+        name = leader.machine.name
+        raise HostError(f"{name} takes no more requests of notebooks: {said}", node=name)
     finally:
-        process.stop()
-        with contextlib.suppress(HostError):
-            await session.finish(_STOP_S)
+        await NodeSession.stop_all([session], _STOP_S)
 
 
 async def _serve(request: Message, remotes: Sequence[Remote], submit: Submit) -> Message:
@@ -181,4 +192,5 @@ async def _place(remote: Remote, files: bytes) -> None:
     argv = node_command(remote.machine, "requests", "place")
     done = await remote.run(argv, given=files, timeout_s=_PLACE_S)
     if done.code:
-        raise node_error(remote.machine, "files-refused", why=last_line(done.stderr))
+        name, said = remote.machine.name, last_line(done.stderr)
+        raise HostError(f"{name} did not take the leader's files: {said}", node=name)

@@ -1,6 +1,6 @@
 """Jobs of a cluster: submit, cancel, list. One command per node, on all nodes at once.
 
-A `Submission` is all of `drumline submit`: files, checkpoints, the job, following it to its end.
+A `JobSubmission` is all of `drumline submit`: files, checkpoints, the job, following it to its end.
 What happens on the nodes is `drumline.node.submit` and its neighbours.
 """
 
@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.files.storage import keep_copies, offer_checkpoints
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
@@ -34,7 +33,6 @@ from drumline.cluster.ssh.remote import (
     all_of,
     last_line,
     node_command,
-    node_error,
     raise_for_all,
     revive,
 )
@@ -49,7 +47,7 @@ _TAKE_S = 300.0  # for a node to take a job: it copies the code first
 _QUEUED_S = 3.0
 
 
-class Submission:
+class JobSubmission:
     """One job on its way to the nodes of a cluster, and to its end."""
 
     def __init__(
@@ -127,10 +125,15 @@ class Submission:
         try:
             await keep_copies(fleet.remotes, url, self.job_id, check=check)
         except HostError as error:
-            self._note(sentence("copies-refused", error=error))
+            self._note(
+                f"{error.message}; drumline pull copies it from here instead, and so does down"
+            )
         else:
             if not check:
-                self._note(sentence("copies-unchecked", shown=shown_url(url)))
+                self._note(
+                    f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
+                    f"drumline pull and drumline down copy what they may not"
+                )
 
 
 class _QueueNotice:
@@ -159,7 +162,10 @@ def make_job_id(request: Request) -> str:
 async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | None = None) -> str:
     """Submit a job to all nodes of a cluster, and return its id; it runs on without the laptop.
 
-    The first of `remotes` leads. Where one node refuses the job, nothing runs.
+    The first of `remotes` leads.
+
+    Raises:
+        ClusterError: it could not be started; holds what each node says. Nothing runs then.
     """
     job_id = job_id or make_job_id(request)
     sessions = await start_job(remotes, request, job_id)
@@ -259,7 +265,11 @@ async def _answer(session: NodeSession) -> Message:
     try:
         answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:
-        raise node_error(session.machine, "node-silent", take_s=_TAKE_S) from None
+        raise HostError(
+            f"{session.machine.name} has not answered within {_TAKE_S:g} s; is it alive? "
+            f"drumline ssh {session.machine.name}",
+            node=session.machine.node,
+        ) from None
     if answer is None:
         raise _unfit(session.machine, (await session.process.wait()).stderr)
     if "error" in answer:
@@ -268,4 +278,8 @@ async def _answer(session: NodeSession) -> Message:
 
 
 def _unfit(machine: Machine, stderr: bytes) -> HostError:
-    return node_error(machine, "node-unfit", why=last_line(stderr) or "it says nothing")
+    why = last_line(stderr) or "it says nothing"
+    return HostError(
+        f"{machine.name} cannot run drumline ({why}); provision it again with: drumline up",
+        node=machine.node,
+    )

@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from drumline.cluster.errors import sentence
-from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.home import ClusterHome, lock_cluster
 from drumline.cluster.life.receipt import Receipt, bill, every_machine, keep_receipt, machines_from
 from drumline.cluster.providers import Machine, Reporter, Resource, build_provider
 from drumline.cluster.spec import ClusterSpec, known_clusters
@@ -30,6 +29,10 @@ from drumline.core.errors import (
 from drumline.spec.load import read_file
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_WAY_OUT = (
+    "run drumline down again when it answers, or give it up with what is on it: drumline down "
+    "--forget worker1 (say which)"
+)
 
 
 def take_down(
@@ -45,14 +48,18 @@ def take_down(
     `identity`: the id of a cluster that another machine has made.
     `give_up`: machines of the user's own that need not answer: what is on them stays.
 
-    Where something is still there, the folder stays, so that `down` can go on.
+    Raises:
+        ClusterError: something is still there; the folder stays, so that `down` can go on.
     """
     with _locked(home):
         provider = build_provider(spec, home)
         if identity is not None:
             own = home.read_facts().id
             if own not in (None, identity) and provider.resources():
-                raise UsageError(sentence("cluster-of-its-own", home=home, own=own))
+                raise UsageError(
+                    f"this machine has a cluster {home.name} of its own ({own}); remove that "
+                    f"first, without --id"
+                )
             provider.adopt(identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
         there = tuple(provider.resources())
@@ -62,10 +69,10 @@ def take_down(
             provider.remove(report)
         except HostError as error:
             if not given_up:  # else we look at what is left
-                raise HostError(sentence("down-again", why=error.message), **error.fields) from None
+                raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
         left = tuple(provider.resources())
         ended, ids = time.time(), {machine.identity for machine in living}
-        machines = [one.at(until=ended) if one.identity in ids else one for one in machines]
+        machines = [replace(one, until=ended) if one.identity in ids else one for one in machines]
         _refuse_left(left, given_up)
         stays = {resource.identity for resource in left}
         receipt = Receipt(
@@ -83,7 +90,10 @@ def take_down(
 def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machine:
     """Find one of a cluster's machines that the user owns: by worker1, its host, or host:port."""
     if spec.provider != "ssh":
-        raise UsageError(sentence("forget-needs-own-machines", spec=spec))
+        raise UsageError(
+            f"--forget is about machines of your own (ssh), but {spec.name} is of {spec.provider}, "
+            f"whose machines go with the cluster; leave it out"
+        )
     found = [one for one in machines if name in (one.name, one.host, one.identity)]
     if len(found) != 1:
         names = ", ".join(f"{one.name} ({one.identity})" for one in machines)
@@ -96,7 +106,7 @@ def _locked(home: ClusterHome) -> Iterator[None]:
     """Hold the lock; go without where this machine has no room for it: the cloud's costs go on."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(home))
+            stack.enter_context(lock_cluster(home))
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
@@ -106,7 +116,7 @@ def _locked(home: ClusterHome) -> Iterator[None]:
 def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
     stays = [one for one in left if _owner(one, given_up) is None]
     if silent := [one.detail for one in stays if one.state == "unknown"]:
-        raise HostError(sentence("down-again", why="; ".join(silent)), reason="remove")
+        raise HostError(f"{'; '.join(silent)}; {_WAY_OUT}", reason="remove")
     if stays:
         names = ", ".join(f"{one.kind} {one.identity} ({one.state})" for one in stays)
         raise ClusterError(f"still there: {names}; wait a moment, then again: drumline down")
@@ -115,7 +125,11 @@ def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
 def _given_up(left: Sequence[Resource], given_up: Sequence[Machine]) -> tuple[str, ...]:
     """Say what stays on machines that were given up, and how it goes."""
     owners = {one.node: one for what in left if (one := _owner(what, given_up)) is not None}
-    return tuple(sentence("given-up", machine=one) for one in owners.values())
+    return tuple(
+        f"what is on {one.name} ({one.user}@{one.host}) stays, as far as it is there; remove it by "
+        f"hand: end what runs there, then rm -rf {one.root}"
+        for one in owners.values()
+    )
 
 
 def _owner(resource: Resource, machines: Sequence[Machine]) -> Machine | None:
@@ -157,7 +171,10 @@ def _doubts(
     if spec.provider != "ec2" or not unsure:
         return ()
     if not there:
-        return (sentence("none-there", count=len(unsure)),)
+        return (
+            f"none of its {len(unsure)} machines was there any more: they have ended themselves, "
+            f"or these are not the credentials of the account that they are in",
+        )
     names = ", ".join(f"{machine.name} ({machine.identity})" for machine in unsure)
     return (f"nobody knows when {names} ended: counted up to the deadline, which is the most",)
 
@@ -177,7 +194,10 @@ class Reaped:
 def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
     """Take down what all clusters have: in the AWS account, simulated, on the user's own machines.
 
-    `regions`: of EC2; none: all that the account can use. What stays keeps nothing else from going.
+    `regions`: of EC2; none: all that the account can use.
+
+    Raises:
+        ClusterError: something stays; names it. All else is removed.
     """
     from drumline.cluster.providers.ec2 import removal
     from drumline.cluster.providers.ec2.cloud import Cloud, open_session
@@ -209,7 +229,7 @@ def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
             if spec is not None and spec.provider == "ssh":
                 reaped.removed += take_down(spec, home, report).removed
             elif spec is not None:
-                with locked(home):
+                with lock_cluster(home):
                     _forget(home)
             else:
                 reaped.notes.append(f"{home.spec_file} cannot be read; remove {home.path} by hand")

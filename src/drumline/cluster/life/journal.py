@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.errors import sentence
 from drumline.core.errors import ClusterError
 from drumline.core.files import fsync
 from drumline.core.json_lines import Message
@@ -117,7 +116,8 @@ class Journal:
         except OSError as error:
             if not self._forgives:
                 raise ClusterError(
-                    sentence("journal-unwritable", path=self._path, error=error)
+                    f"cannot write {self._path}: {error.strerror}; nothing is made that is not "
+                    f"written down before: make room there, then run this again"
                 ) from None
 
 

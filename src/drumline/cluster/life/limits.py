@@ -27,12 +27,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterFacts, ClusterHome
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Machine, Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.remote import Remote, host_error, node_error
+from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from drumline.core.json_lines import Message
 
@@ -63,7 +62,11 @@ async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None
     folder = f"{remote.machine.root}/limits"
     done = await remote.run(["sh", "-c", _SET, "sh", folder, f"{deadline:.0f}", idle], timeout_s=30)
     if done.code:
-        raise node_error(remote.machine, "limits-refused", why=done.complaint)
+        raise HostError(
+            f"{remote.machine.name} did not take its limits: {done.complaint}; is its disk "
+            f"full? Look with: drumline ssh {remote.machine.name} df -h",
+            node=remote.machine.node,
+        )
 
 
 @contextlib.asynccontextmanager
@@ -104,11 +107,14 @@ def describe_deadline(deadline: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """How long nodes may live; the first three are fields of `ClusterFacts`."""
+    """How long nodes may live."""
 
     deadline: float | None
+    """when they end themselves, as seconds of the epoch; None: never, they are the user's own"""
     began: float = 0.0
+    """since when the budget counts"""
     limits: Mapping[str, float | None]
+    """what the deadline was computed from"""
     changes: tuple[str, ...] = ()
     """limits that are others than the last time: `max_hours 8 → 10`"""
 
@@ -122,10 +128,14 @@ def refuse_passed(spec: ClusterSpec, home: ClusterHome, noted: Sequence[Machine]
     facts, now = home.read_facts(), time.time()
     if facts.deadline is None or facts.deadline <= now:  # they have ended already
         return
-    if facts.deadline + _moved_s(spec, facts, sum(one.price_usd for one in noted)) <= now:
+    moved_s = _moved_s(spec, facts, sum(one.price_usd for one in noted))
+    if facts.deadline + moved_s <= now:
         changes = ", ".join(_changes(spec, facts))
         hours = (now - min((one.since for one in noted), default=now)) / 3600
-        raise ClusterError(sentence("limits-passed", changes=changes, hours=hours))
+        raise ClusterError(
+            f"{changes}: by that, the nodes would end at once, since they have been there for "
+            f"{hours:.1f} h; allow more, or remove them: drumline down"
+        )
 
 
 def decide_term(
@@ -137,15 +147,16 @@ def decide_term(
     former: Sequence[Machine],
 ) -> Lifetime:
     """Decide until when a cluster's nodes may live; `made` are those that were not there before."""
-    facts, limits, now = home.read_facts(), _limits(spec), time.time()
+    facts, limits = home.read_facts(), _limits(spec)
     if spec.provider == "ssh":
         return Lifetime(deadline=None, limits=limits)
-    price = sum(machine.price_usd for machine in machines)
+    now, price = time.time(), sum(machine.price_usd for machine in machines)
     if facts.deadline is None or len(made) == len(machines):
         began = min((machine.since for machine in machines if machine.since), default=now)
         deadline = began + _allowed_hours(spec, price) * 3600
         return Lifetime(deadline=deadline, began=began, limits=limits)
-    began, deadline = facts.began, facts.deadline + _moved_s(spec, facts, price)
+    began = facts.began
+    deadline = facts.deadline + _moved_s(spec, facts, price)
     if made and spec.budget_usd is not None and price:
         counted = [*(one for one in former if one.since >= began), *machines]
         spent = sum(line.usd for line in bill(counted, now, None))
@@ -213,7 +224,11 @@ async def find_gone(
 
 def cluster_gone(home: ClusterHome) -> HostError:
     """Return the error for a cluster whose nodes have all shut down or were removed."""
-    return HostError(sentence("cluster-gone", home=home, when=_when(home)), reason=GONE)
+    return HostError(
+        f"the cluster {home.name} is gone: its nodes have ended {_when(home)}; make it again with: "
+        f"drumline up, or clear up after it with: drumline down",
+        reason=GONE,
+    )
 
 
 def _when(home: ClusterHome) -> str:
@@ -221,6 +236,7 @@ def _when(home: ClusterHome) -> str:
     deadline = home.read_facts().deadline
     if deadline is None:
         return "or were removed"
+    at = describe_deadline(deadline)
     if deadline < time.time():
-        return f"at the limit ({describe_deadline(deadline)}), or before"
-    return f"before the limit ({describe_deadline(deadline)}), idle or otherwise"
+        return f"at the limit ({at}), or before"
+    return f"before the limit ({at}), idle or otherwise"

@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.providers import Machine, Provider, Resource
@@ -92,7 +92,9 @@ def former_machines(
         told = {machine.identity: machine.until for machine in machines_from(provider.ended)}
         deadline = home.read_facts().deadline
         latest = time.time() if deadline is None else min(time.time(), deadline)
-        former |= {one.identity: one.at(until=told.get(one.identity) or latest) for one in gone}
+        former |= {
+            one.identity: replace(one, until=told.get(one.identity) or latest) for one in gone
+        }
     return list(former.values())
 
 
@@ -104,7 +106,8 @@ def every_machine(
     for one in (*machines_from(provider.ended), *home.read_facts().former, *noted, *living):
         before = found.get(one.identity, one)
         until = 0.0 if one in living else before.until or one.until
-        found[one.identity] = one.at(until=until, price_usd=one.price_usd or before.price_usd)
+        price = one.price_usd or before.price_usd
+        found[one.identity] = replace(one, until=until, price_usd=price)
     return sorted(found.values(), key=lambda machine: (machine.node, machine.since))
 
 

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import yaml
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.files.sync import push_package, read_package
-from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.home import ClusterHome, lock_cluster
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
 from drumline.cluster.life.receipt import former_machines
 from drumline.cluster.providers import Machine, Provider, Reporter, build_provider
-from drumline.cluster.provision.provision import Provisioner, read_environment_files
+from drumline.cluster.provision.provision import Provisioner
+from drumline.cluster.provision.stamp import read_environment_files
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.config import write_config
 from drumline.cluster.ssh.fleet import Fleet
@@ -67,9 +67,15 @@ class Standing:
 
 
 def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
-    """Bring up what is missing of a cluster whose cluster.yaml is in `folder`, and wait for it."""
+    """Bring a cluster up, or what is missing of it; blocks until it takes jobs.
+
+    `folder`: where cluster.yaml is, and the files that it names.
+
+    Raises:
+        ClusterError: a step failed; what was made stays, for another `up`, or `down`.
+    """
     home = ClusterHome.of(spec.name)
-    with locked(home):
+    with lock_cluster(home):
         read_environment_files(spec.environment, folder)  # a wrong name must not cost a machine
         provider = build_provider(spec, home)
         spec = provider.settle()
@@ -77,7 +83,10 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
         noted = home.read_facts().machines
         before = {machine.node: machine.identity for machine in noted}
         if before and max(before) >= spec.nodes:
-            raise ClusterError(sentence("fewer-nodes", spec=spec, there=len(before)))
+            raise ClusterError(
+                f"{spec.name} has {len(before)} nodes, but nodes is {spec.nodes}; write nodes: "
+                f"{len(before)}, or remove it first with: drumline down"
+            )
         refuse_passed(spec, home, noted)
         provider.refuse_moved(noted)
         write_spec(home, spec)
@@ -168,7 +177,8 @@ class _Setup:
                 if gone := await find_ended(lambda: self.provider, machines):
                     names = ", ".join(f"{one.name} ({one.identity})" for one in gone)
                     raise HostError(
-                        sentence("ended-meanwhile", names=names),
+                        f"{names} ended while we waited for SSH; run drumline up again to replace "
+                        f"it, or drumline down",
                         node=gone[0].node,
                         host=gone[0].host,
                         reason=GONE,
@@ -193,4 +203,8 @@ def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:
     for what in ("provider", *of_ec2):
         old, new = (getattr(one.ec2 if what in of_ec2 else one, what) for one in (there, spec))
         if old != new:
-            raise ClusterError(sentence("name-in-use", spec=spec, what=what, old=old, new=new))
+            raise ClusterError(
+                f"the name {spec.name} is in use: there is such a cluster with {what} {old}, and "
+                f"this one says {new}; choose another name, or remove that one with: drumline down "
+                f"--cluster {spec.name}"
+            )

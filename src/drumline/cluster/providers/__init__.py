@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from drumline.core.errors import UsageError
 from drumline.core.json_lines import Message, Record
@@ -66,10 +66,6 @@ class Machine(Record):
         """Read it back; the proxy of a simulated node is this version's, wherever it is now."""
         proxy = (TWIN_PROXY if part.endswith(_REACH) else part for part in values.get("proxy", ()))
         return cls(**{**values, "proxy": tuple(proxy)})
-
-    def at(self, **changes: Any) -> Self:
-        """Return it with other values."""
-        return replace(self, **changes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Literal
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.spec import ClusterSpec
@@ -42,7 +41,7 @@ class Mark(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(Record):
     """What a machine says of its folder."""
 
     machine: Machine
@@ -65,11 +64,22 @@ class Answer:
         """Return the error that says whose the folder is, and the way out."""
         root, mark = self.machine.root, self.owner
         if mark is None:
-            text = sentence("root-has-files", root=root)
+            text = (
+                f"{root} has files in it that are not Drumline's, and would be lost with the "
+                f"cluster; empty it, or set ssh.root to another folder"
+            )
         elif self.ours:
-            text = sentence("root-of-this-cluster", root=root, mark=mark)
+            text = (
+                f"{root} is that of worker{mark.node} of this very cluster; name each machine once "
+                f"in ssh.hosts, in the order that they had, or remove the cluster first: drumline "
+                f"down"
+            )
         elif mark.id and mark.cluster:
-            text = sentence("root-of-another", root=root, mark=mark)
+            text = (
+                f"{root} is that of worker{mark.node} of the cluster {mark.cluster}, made by "
+                f"{mark.by}; remove that cluster first (drumline down there, or here with --id "
+                f"{mark.id}), or set ssh.root to another folder"
+            )
         else:
             text = f"{root} is that of something else; set ssh.root to another folder"
         return host_error(self.machine, "taken", text)
@@ -114,7 +124,10 @@ class SshHosts(Provider):
         seen: dict[str, str] = {}
         for machine in machines:
             if other := seen.get(machine.identity):
-                raise UsageError(sentence("host-twice", machine=machine, other=other))
+                raise UsageError(
+                    f"ssh.hosts names {machine.identity} twice, as {other} and {machine.name}, but "
+                    f"each node needs a machine of its own; take one out"
+                )
             seen[machine.identity] = machine.name
         pins = self._find_pins()
         self._home.make()
@@ -146,7 +159,9 @@ class SshHosts(Provider):
             other = "no such node" if new is None else f"{_where(new)}:{new.port}"
             if place != other:
                 raise ClusterError(
-                    sentence("host-moved", old=old, spec=self._spec, place=place, other=other)
+                    f"{old.name} of {self._spec.name} is in {place}, but cluster.yaml says {other} "
+                    f"now, and nobody would remove what is there; write it as it was, or remove "
+                    f"the cluster first with: drumline down"
                 )
 
     def adopt(self, identity: str) -> None:
@@ -154,7 +169,10 @@ class SshHosts(Provider):
         self._home.make()
         self._home.note(id=identity)
         if not self.resources():
-            raise ClusterError(sentence("cluster-unknown", spec=self._spec, identity=identity))
+            raise ClusterError(
+                f"none of ssh.hosts has a folder of the cluster {self._spec.name} with the id "
+                f"{identity}; drumline.json in {self._spec.ssh.root} there says whose it is"
+            )
 
     def machines(self) -> list[Machine]:
         """Return the machines, in node order."""
@@ -245,14 +263,8 @@ class SshHosts(Provider):
         answer = done.message or {"error": done.complaint[-200:]}
         if "error" in answer:
             raise host_error(machine, "setup", str(answer["error"]))
-        owner = answer["owner"]
-        return Answer(
-            machine=machine,
-            owner=Mark.from_json(owner) if owner else None,
-            ours=answer["ours"],
-            new=answer.get("new", False),
-            processes=tuple(answer.get("processes", ())),
-        )
+        owner = Mark.from_json(answer["owner"]) if answer["owner"] else None
+        return Answer.from_json({**answer, "machine": machine, "owner": owner})
 
     def _fleet(
         self, machines: Sequence[Machine], report: Reporter

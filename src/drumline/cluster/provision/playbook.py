@@ -27,7 +27,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TextIO
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.config import hang_up
 from drumline.core.errors import ClusterError, UsageError
@@ -112,7 +111,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class PlaybookOutcome:
     """What a run did."""
 
     code: int
@@ -127,13 +126,13 @@ class PlaybookRun:
 
     folder: Path
     inventory: Message
-    """`inventory_list`"""
+    """as `inventory_list` gives it"""
     variables: Mapping[str, object]
     playbooks: Sequence[Path]
     limit: tuple[str, ...]
     """the nodes that it is for"""
 
-    async def run(self, report: Reporter, *, timeout_s: float = 7200.0) -> Outcome:
+    async def run(self, report: Reporter, *, timeout_s: float = 7200.0) -> PlaybookOutcome:
         """Run it to its end; raises ClusterError where Ansible is missing, or takes too long."""
         program = ansible_program()
         with Scratch() as scratch:
@@ -156,7 +155,8 @@ class PlaybookRun:
                     return await self._follow(process, report)
             except TimeoutError:
                 raise ClusterError(
-                    sentence("provision-slow", timeout_s=timeout_s, log=self.folder / "last.log")
+                    f"provisioning took longer than {timeout_s:.0f} s and was ended; the log is "
+                    f"{self.folder / 'last.log'}; run drumline up again to continue"
                 ) from None
             finally:
                 await _end(process)
@@ -176,7 +176,9 @@ class PlaybookRun:
         }.items():
             write_atomic(scratch / name, text, mode=0o600)
 
-    async def _follow(self, process: asyncio.subprocess.Process, report: Reporter) -> Outcome:
+    async def _follow(
+        self, process: asyncio.subprocess.Process, report: Reporter
+    ) -> PlaybookOutcome:
         failures: list[Failure] = []
         output: list[str] = []
         log = self.folder / "last.log"
@@ -199,14 +201,17 @@ class PlaybookRun:
             finally:  # of a run that takes too long, too: it writes to the same file
                 warnings.cancel()
                 await asyncio.gather(warnings, return_exceptions=True)
-        return Outcome(code=code, failures=tuple(failures), output="".join(output).strip())
+        return PlaybookOutcome(code=code, failures=tuple(failures), output="".join(output).strip())
 
 
 def ansible_program() -> str:
     """Return the path of `ansible-playbook` in the environment of this Python."""
     path = Path(sys.executable).parent / "ansible-playbook"
     if not path.is_file():
-        raise ClusterError(sentence("ansible-missing"))
+        raise ClusterError(
+            "ansible-core is not installed, which sets up the nodes; install it with: "
+            "pip install 'drumline[cluster]'"
+        )
     return str(path)
 
 

@@ -3,220 +3,39 @@
 1. one question to all nodes at once: what does R/env/stamp say, and where is a Python?
 2. Ansible, for the nodes whose stamp is another: our playbook, then the user's
 3. the stamp is written on the nodes where all of it went well
-
-The stamp is a hash of all that the environment is made of, a user's playbook included, and files
-that this refers to: by their location beside it (roles, group_vars, …), or by name (import_tasks,
-the source of a copy, …). A name that a task computes as it runs cannot be known here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import hashlib
-import importlib.metadata
 import json
-import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-import yaml
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
-
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
-from drumline.cluster.provision.playbook import Failure, Outcome, PlaybookRun, inventory_list
-from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
-from drumline.cluster.ssh.remote import Remote, node_error
-from drumline.core.errors import ClusterError, HostError, SpecError
-from drumline.core.files import stays_inside
-
-PLAYBOOKS = Path(__file__).parent / "playbooks"
-MAKER = Path(__file__).parents[2] / "node" / "environment.py"
-"""runs on the nodes, and makes what needs no download"""
-_REFERENCE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[\s=]+(\S+)", re.MULTILINE)
-NODE_PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "packaging")
-"""what the modules that run on nodes import; the command line needs more, which stays here"""
-_STORAGE = {"s3": "s3fs>=2024.6", "gs": "gcsfs>=2024.6", "gcs": "gcsfs>=2024.6"}
-_STORAGE |= dict.fromkeys(("abfs", "abfss", "az"), "adlfs>=2024.6")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentFiles:
-    """The user's files, as they are now."""
-
-    requirements: dict[str, str] = field(default_factory=dict)
-    """each requirements file by its path relative to the first one's folder, which comes first"""
-    playbook: Path | None = None
-
-
-def read_environment_files(spec: EnvironmentSpec, folder: Path) -> EnvironmentFiles:
-    """Read the files that provisioning needs: requirements and playbooks beside cluster.yaml."""
-    requirements: dict[str, str] = {}
-    if spec.requirements is not None:
-        first = folder / Path(spec.requirements).expanduser()
-        _add_requirements(requirements, first.parent, first.name, "environment.requirements")
-    playbook = None
-    if spec.playbook is not None:
-        playbook = (folder / Path(spec.playbook).expanduser()).absolute()
-        _read(playbook, "environment.playbook")
-    return EnvironmentFiles(requirements=requirements, playbook=playbook)
-
-
-def _add_requirements(found: dict[str, str], folder: Path, name: str, named_by: str) -> None:
-    """Add a file, and those that it refers to."""
-    if name in found:
-        return
-    found[name] = _read(folder / name, named_by)
-    for reference in _REFERENCE.findall(found[name]):
-        if "://" in reference:
-            continue
-        other = str(PurePosixPath(name).parent / reference)
-        if not stays_inside(other):
-            raise SpecError(
-                sentence("requirements-outside", reference=reference, name=name, file=folder / name)
-            )
-        _add_requirements(found, folder, other, str(folder / name))
-
-
-def _read(path: Path, named_by: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecError(
-            f"{named_by} names {path}, which cannot be read: {why}; give a file that is there"
-        ) from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodePackage:
-    """One package that a node needs."""
-
-    name: str
-    requirement: str
-    """what works, such as numpy>=1.26"""
-    version: str
-    """what is installed here, and is installed there; "" where it is not installed here"""
-    keep: bool
-    """whether a version that works stays, though it is another: the one that fits the driver"""
-
-
-def environment_dependencies(spec: ClusterSpec) -> list[NodePackage]:
-    """Return the packages that provisioning installs for Drumline itself, and for the storage."""
-    declared: list[str] = []
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a checkout, not installed
-        declared = importlib.metadata.requires("drumline") or []
-    needed = [
-        text for text in declared if ";" not in text and Requirement(text).name in NODE_PACKAGES
-    ]
-    scheme = (spec.storage or "").partition("://")[0]
-    if scheme in _STORAGE:
-        needed.append(_STORAGE[scheme])
-    found = []
-    for text in needed:
-        name, version = canonicalize_name(Requirement(text).name), ""
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version = Version(importlib.metadata.version(name)).public  # without +cpu, +cu128
-        keep, wanted = name == "torch", str(Requirement(text))
-        found.append(NodePackage(name=name, requirement=wanted, version=version, keep=keep))
-    return found
-
-
-def environment_hash(spec: ClusterSpec, files: EnvironmentFiles) -> str:
-    """Hash all that provisioning makes the nodes' environment from."""
-    content = {
-        **_environment(spec, files),
-        "maker": MAKER.read_text(),
-        "playbook": (PLAYBOOKS / "environment.yml").read_text(),
-        "yours": playbook_digests(files.playbook) if files.playbook else {},
-    }
-    return _digest(content)
-
-
-def _environment(spec: ClusterSpec, files: EnvironmentFiles) -> dict[str, object]:
-    return {
-        "python": spec.environment.python,
-        "dependencies": [asdict(package) for package in environment_dependencies(spec)],
-        "requirements": files.requirements,
-    }
-
-
-def node_stamp(environment: str, machine: Machine, machines: Sequence[Machine]) -> str:
-    """Hash what a node is provisioned with: the environment of all, and its place among them."""
-    place = [machine.node, machine.address, machine.root, machines[0].address, len(machines)]
-    return _digest([environment, place])
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-_BY_PLACE = ("roles", "group_vars", "host_vars", "library", "module_utils", "collections")
-_LOOKED_IN = ("", "files", "tasks", "templates", "vars")
-"""folders in which Ansible looks for a name, beside the playbook and the file that names it"""
-
-
-def playbook_digests(playbook: Path) -> dict[str, str]:
-    """Return the digests of all files of an Ansible playbook, by their paths from it."""
-    found: dict[str, str] = {}
-    base = playbook.parent
-    _add(found, str(playbook), base)
-    for folder in [*(base / name for name in _BY_PLACE), *base.glob("*_plugins")]:
-        _add(found, str(folder), base)
-    return {os.path.relpath(path, base): digest for path, digest in found.items()}
-
-
-def _add(found: dict[str, str], path: str, base: Path) -> None:
-    """Add a file and what it refers to, or all files of a folder."""
-    if os.path.isdir(path):
-        for folder, folders, names in os.walk(path):
-            folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
-            for name in names:
-                _add(found, os.path.join(folder, name), base)
-        return
-    path = os.path.normpath(path)
-    if path in found or not os.path.isfile(path):
-        return
-    try:
-        content = Path(path).read_bytes()
-    except OSError:  # if it is needed, Ansible says so itself
-        return
-    found[path] = hashlib.sha256(content).hexdigest()
-    if path.endswith((".yml", ".yaml")):
-        for name in _names(content):
-            for folder in dict.fromkeys((os.path.dirname(path), str(base))):
-                for place in _LOOKED_IN:
-                    other = os.path.join(folder, place, name)
-                    # of folders only those below: a task's "." or "/etc" means another
-                    if os.path.isfile(other) or ("/" in name and _is_below(other, base)):
-                        _add(found, other, base)
-
-
-def _names(content: bytes) -> Iterator[str]:
-    """Give what may be names in a YAML file; what is not YAML, Ansible complains about itself."""
-    try:
-        for token in yaml.scan(content):
-            if isinstance(token, yaml.ScalarToken):
-                names = {token.value, *re.split(r"[\s=]+", token.value)}
-                yield from (name for name in names if name and not os.path.isabs(name))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        return
-
-
-def _is_below(path: str, base: Path) -> bool:
-    inside = os.path.relpath(path, base)
-    return os.path.isdir(path) and inside != "." and not inside.startswith("..")
-
+from drumline.cluster.provision.playbook import (
+    Failure,
+    PlaybookOutcome,
+    PlaybookRun,
+    inventory_list,
+)
+from drumline.cluster.provision.stamp import (
+    MAKER,
+    PLAYBOOKS,
+    EnvironmentFiles,
+    describe_environment,
+    environment_hash,
+    node_stamp,
+    read_environment_files,
+)
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.remote import Remote
+from drumline.core.errors import ClusterError, HostError
 
 _NOTE = 'umask 022; cat > "$1/env/.stamp.part" && mv "$1/env/.stamp.part" "$1/env/stamp"'
 _PROBE_S = 60.0
@@ -232,7 +51,12 @@ class Provisioner:
     home: ClusterHome
 
     async def provision(self, remotes: Sequence[Remote], report: Reporter) -> tuple[str, ...]:
-        """Give all nodes that can have it their environment; returns the names of those changed."""
+        """Give all nodes their environment; returns the names of those that had to be changed.
+
+        Raises:
+            HostError: a node cannot have it; names node, task, and what was said there. The other
+                nodes have got theirs.
+        """
         spec = self.spec
         if spec.provider == "twin" and spec.environment.python == "auto":  # nodes have ours, too
             own = spec.environment.model_copy(update={"python": sys.executable})
@@ -247,11 +71,12 @@ class Provisioner:
         if not stale:
             return ()
         pythons = {name: python for name, (_, python) in found.items()}
+        users = [files.playbook] if files.playbook else []
         run = PlaybookRun(
             folder=self.home.ansible,
             inventory=inventory_list(machines, self.home.ssh_config, pythons),
             variables=_variables(spec, files, machines),
-            playbooks=[PLAYBOOKS / "environment.yml", *filter(None, [files.playbook])],
+            playbooks=[PLAYBOOKS / "environment.yml", *users],
             limit=tuple(remote.machine.name for remote in stale),
         )
         async with kept_busy(remotes):  # an installation may take longer than a node may be idle
@@ -276,13 +101,14 @@ class Provisioner:
         )
         self._raise_for(await run.run(report))
 
-    def _raise_for(self, outcome: Outcome) -> None:
+    def _raise_for(self, outcome: PlaybookOutcome) -> None:
         log = self.home.ansible / "last.log"
         if not outcome.code:  # what failed, the user's playbook has rescued
             return
         if not outcome.failures:
             raise ClusterError(
-                sentence("ansible-failed", log=log, said=outcome.output or "it gave no reason")
+                f"Ansible could not run the playbooks:\n{outcome.output or 'it gave no reason'}\n"
+                f"mend what it names; the log is {log}"
             )
         first = outcome.failures[0]
         others = {f.node: f for f in outcome.failures if f.node != first.node}
@@ -301,7 +127,7 @@ def _variables(
 ) -> dict[str, object]:
     """Return the variables of `environment.yml`."""
     environment = {
-        **_environment(spec, files),
+        **describe_environment(spec, files),
         "leader": machines[0].address,
         "nodes": len(machines),
         "login": spec.provider == "ec2",  # elsewhere the home folder is somebody's
@@ -315,7 +141,7 @@ def _variables(
     }
 
 
-def _finished(stale: Sequence[Remote], outcome: Outcome, *, alone: bool) -> list[Remote]:
+def _finished(stale: Sequence[Remote], outcome: PlaybookOutcome, *, alone: bool) -> list[Remote]:
     """Return the nodes where all of it went well.
 
     A user's playbook can end the run for all where one fails (any_errors_fatal): then nobody knows
@@ -340,7 +166,11 @@ async def _probe(remote: Remote) -> tuple[str, str]:
     done = await remote.run(["sh", "-c", script, "sh", remote.machine.root], timeout_s=_PROBE_S)
     stamp, _, python = done.stdout.decode(errors="replace").strip("\n").rpartition("\n")
     if not python.startswith("/"):
-        raise node_error(remote.machine, "python-missing")
+        raise HostError(
+            f"{remote.machine.name} has no Python 3, which setting it up needs; install one "
+            f"there, e.g. apt install python3",
+            node=remote.machine.name,
+        )
     return stamp.strip(), python
 
 
@@ -349,4 +179,8 @@ async def _note(remote: Remote, stamp: str) -> None:
     argv = ["sh", "-c", _NOTE, "sh", remote.machine.root]
     done = await remote.run(argv, given=stamp.encode(), timeout_s=_PROBE_S)
     if done.code:
-        raise node_error(remote.machine, "stamp-unwritable", why=done.complaint)
+        raise HostError(
+            f"{remote.machine.name}: cannot write {remote.machine.root}/env/stamp: "
+            f"{done.complaint}; make room there, and run drumline up again",
+            node=remote.machine.name,
+        )

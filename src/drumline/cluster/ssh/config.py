@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.keys import KEY, host_key_alias
@@ -63,7 +62,10 @@ def socket_folder(home: ClusterHome) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-        raise ClusterError(sentence("sockets-not-private", folder=folder))
+        raise ClusterError(
+            f"{folder} is not a folder of yours alone, so connections cannot be kept in it; remove "
+            f"it, or set TMPDIR to another folder"
+        )
     return folder
 
 
@@ -115,7 +117,10 @@ def _path(path: Path, end: str = "") -> str:
     """Write a path so that OpenSSH reads it back: quoted, with %-signs that mean themselves."""
     text = str(path.absolute())
     if "${" in text:
-        raise ClusterError(sentence("path-with-variable", text=text))
+        raise ClusterError(
+            f"OpenSSH would take the ${{…}} in {text} for a variable; set DRUMLINE_HOME to a "
+            f"folder without it"
+        )
     return _quoted(text.replace("%", "%%") + end)
 
 

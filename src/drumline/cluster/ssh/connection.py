@@ -20,12 +20,12 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Self
 
 import asyncssh
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
@@ -183,12 +183,21 @@ async def _why_refused(
     refused = functools.partial(host_error, machine)
     if client.shown:
         pinned = " or ".join(asyncssh.import_public_key(p.key).get_fingerprint() for p in pins)
-        return refused("impostor", sentence("impostor", client=client, pinned=pinned))
+        return refused(
+            "impostor",
+            f"an impostor is refused: it shows the host key {client.shown}, but "
+            f"{pinned} is pinned, so another machine answers there or someone is in between; "
+            f"nothing was sent. If you have replaced the machine yourself: drumline down, then up",
+        )
     if isinstance(error, asyncssh.PermissionDenied):
         key = {None: "the cluster's key", "": "any key of your agent and ~/.ssh"}.get(
             machine.key_file, f"the key {machine.key_file}"
         )
-        return refused("auth", sentence("auth", machine=machine, key=key))
+        return refused(
+            "auth",
+            f"it refuses {machine.user} with {key}; check user and key_file, and that the key is "
+            f"in its ~/.ssh/authorized_keys",
+        )
     if isinstance(error, TimeoutError):
         return refused("silent", f"it does not let us in within {SIGN_IN_S:.0f} s, nor refuses")
     if isinstance(error, OSError | asyncssh.Error):
@@ -263,7 +272,7 @@ class Connection:
             raise told from None
         connection = cls(machine, ssh, client, transport)
         try:
-            connection.machine = machine.at(root=await connection._find_root())
+            connection.machine = replace(machine, root=await connection._find_root())
         except BaseException:
             await connection.close()
             raise
@@ -295,7 +304,10 @@ class Connection:
             listener = await self._ssh.forward_local_port("127.0.0.1", local, "127.0.0.1", port)
         except OSError as error:
             why = error.strerror or error
-            raise ClusterError(sentence("port-taken", local=local, why=why)) from None
+            raise ClusterError(
+                f"port {local} of this machine cannot be used: {why}; choose another one, or 0 "
+                f"for any"
+            ) from None
         except asyncssh.Error:
             raise self._error("no port can be forwarded") from None
         return listener.get_port()
@@ -322,7 +334,10 @@ class Connection:
             async with asyncio.timeout(CHANNEL_S):
                 await self._channels.acquire()
         except TimeoutError:
-            why = sentence("channels-taken", most=MAX_CHANNELS, seconds=CHANNEL_S)
+            why = (
+                f"{MAX_CHANNELS} commands run there already, and none has ended within "
+                f"{CHANNEL_S:.0f} s"
+            )
             raise self._error(why, "busy") from None
         try:
             process = await self._open_session("exec " + shlex.join(argv))
@@ -341,7 +356,10 @@ class Connection:
                 return await self._ssh.create_process(line, encoding=None)
             except asyncssh.ChannelOpenError as error:
                 if self._client.lost or time.monotonic() > deadline:
-                    why = sentence("sessions-taken", error=error, most=MAX_CHANNELS + 2)
+                    why = (
+                        f"its SSH server opens no more sessions ({error.reason}); allow "
+                        f"{MAX_CHANNELS + 2} with MaxSessions in its sshd_config"
+                    )
                     raise self._error(why, "busy") from None
             await asyncio.sleep(_AGAIN_S)
 
@@ -363,7 +381,11 @@ class Connection:
             said = done.stdout[:80] + done.stderr[:80]
             raise self._error(f"its shell runs no commands (it said {said!r})", "noise")
         if noise:
-            raise self._error(sentence("noise", noise=noise[:40]), "noise")
+            raise self._error(
+                f"its shell prints {noise[:40]!r} before each command, which garbles what is sent; "
+                f"print only where there is a terminal (ask [ -t 1 ] in ~/.bashrc)",
+                "noise",
+            )
         folder, _, python = facts.rstrip("\n").rpartition("|")
         if python != "True":
             raise self._error("it has no python3 of 3.8 or newer; install one", "no-python")

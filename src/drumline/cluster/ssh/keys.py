@@ -23,7 +23,6 @@ from pathlib import Path
 
 import asyncssh
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.spec import HostSpec
 from drumline.core.errors import ClusterError
@@ -73,7 +72,10 @@ def public_key(path: Path) -> str:
     try:
         return _pair(asyncssh.read_private_key(path)).public.strip()
     except asyncssh.KeyImportError:
-        why = sentence("key-public-half", path=path, beside=beside)
+        why = (
+            f"the public half of {path} cannot be told without its passphrase; write it beside it "
+            f"with: ssh-keygen -y -f {path} > {beside}"
+        )
         raise ClusterError(why, path=path) from None
 
 
@@ -98,17 +100,29 @@ def check_key(file: str | Path) -> Path:
         found = path.stat()
         content = path.read_bytes() if stat.S_ISREG(found.st_mode) else b""
     except OSError as error:
-        raise ClusterError(sentence("key-unreadable", path=path, error=error), path=path) from None
+        raise ClusterError(
+            f"the key file {path} cannot be read: {error.strerror}; name one that exists, or leave "
+            f"key_file out",
+            path=path,
+        ) from None
     if not stat.S_ISREG(found.st_mode):
         raise ClusterError(f"{path} is no file, but key_file names a private key", path=path)
     if found.st_mode & 0o077:
         mode = stat.S_IMODE(found.st_mode)
-        raise ClusterError(sentence("key-open", path=path, mode=mode), path=path)
+        raise ClusterError(
+            f"others can read the private key {path} (mode {mode:03o}), and SSH refuses such "
+            f"keys; close it with: chmod 600 {path}",
+            path=path,
+        )
     try:
         asyncssh.import_private_key(content)
     except (asyncssh.KeyEncryptionError, asyncssh.KeyImportError) as error:
         if isinstance(error, asyncssh.KeyEncryptionError) or "assphrase" in str(error):
-            raise ClusterError(sentence("key-passphrase", path=path), path=path) from None
+            raise ClusterError(
+                f"the private key {path} has a passphrase, which nobody can type here; hand it to "
+                f'your agent (ssh-add {path}) and write key_file: "", or leave key_file out',
+                path=path,
+            ) from None
         beside = path.with_suffix("")
         public = path.suffix == ".pub" and beside.is_file()
         hint = f"name its private half: {beside}" if public else "name one that ssh-keygen made"
@@ -123,7 +137,11 @@ def _read_or_make(path: Path, comment: str) -> KeyPair:
         pair = make_key_pair(comment)
         write_atomic(path, pair.private, mode=0o600)
     except asyncssh.KeyImportError:
-        raise ClusterError(sentence("key-damaged", path=path), path=path) from None
+        raise ClusterError(
+            f"{path} is damaged, so that the nodes made with it cannot be reached; remove them "
+            f"with: drumline down",
+            path=path,
+        ) from None
     public = path.with_name(path.name + ".pub")
     if not public.is_file():
         public.write_text(pair.public)
@@ -203,7 +221,13 @@ def find_host_keys(host: HostSpec) -> list[Pin]:
         ]
     if not found:
         port = "" if host.port == 22 else f"-p {host.port} "
-        raise ClusterError(sentence("host-key-unknown", host=host, port=port), host=host.host)
+        raise ClusterError(
+            f"the host key of {host.host} is not known, so that anybody could answer in its place; "
+            f"get it with: ssh-keyscan -t ed25519 {port}{host.host} (check it on the machine "
+            f"itself: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and write it into "
+            f"cluster.yaml as host_key: ssh-ed25519 …",
+            host=host.host,
+        )
     return list(dict.fromkeys(found))
 
 

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from drumline.cluster.errors import sentence
 from drumline.core.errors import ERRORS, DrumlineError, HostError
 from drumline.core.json_lines import HEADER, JsonLines, Message, encode, unpack_frame
 
@@ -76,11 +75,6 @@ def host_error(machine: Machine, reason: str, message: str) -> HostError:
         host=machine.host,
         reason=reason,
     )
-
-
-def node_error(machine: Machine, name: str, /, **values: object) -> HostError:
-    """Return an error about a node, by its name in `errors.yaml`: there, {machine} is the node."""
-    return HostError(sentence(name, machine=machine, **values), node=machine.node)
 
 
 def last_line(output: bytes | bytearray) -> str:
@@ -163,6 +157,15 @@ class NodeSession:
             self.process.stop()
         return None
 
+    @staticmethod
+    async def stop_all(sessions: Iterable[NodeSession], within_s: float = _FINISH_S) -> None:
+        """End sessions by SIGHUP, and wait a while for their ends, however they end."""
+        running = list(sessions)
+        for session in running:
+            session.process.stop()
+        ends = (session.finish(within_s) for session in running)
+        await asyncio.gather(*ends, return_exceptions=True)
+
     async def _line(self) -> bytes:
         """Return the next line; b"" at the end of its output."""
         while (line := self._lines.line()) is None or not line:
@@ -200,7 +203,11 @@ async def settled(works: Iterable[Awaitable[T]]) -> list[T | Exception]:
 
 
 async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Run SSH operations on all nodes at once, as `settled` does, and raise for those that fail."""
+    """Run SSH operations on all nodes at once, each to its end; returns their results in order.
+
+    Raises:
+        DrumlineError: what failed on one node, or one error for all the nodes that failed.
+    """
     results = await settled(works)
     raise_for_all([result for result in results if isinstance(result, Exception)])
     return [result for result in results if not isinstance(result, Exception)]

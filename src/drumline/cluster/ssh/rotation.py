@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.ssh.connection import Connection
 from drumline.cluster.ssh.keys import Origin, Pin, forget_host_key, plain_key, read_pins, write_pins
@@ -45,7 +44,9 @@ async def rotate_host_key(
     """Have a node make its own SSH host key, and pin it; returns whether that was necessary.
 
     Only keys that were injected are exchanged: those of machines that one owns stay as they are.
-    Where it fails, whatever the node shows now is among the pinned keys.
+
+    Raises:
+        HostError: it did not work; whatever the node shows now is among the pinned keys.
     """
     node = remote.machine.node
     pins = read_pins(home, node)
@@ -79,7 +80,10 @@ async def _see(remote: Remote, home: ClusterHome, made: Pin) -> None:
             connection = await Connection.open(remote.machine, home, pins=[made])
         except HostError as error:
             if time.monotonic() > deadline:
-                why = sentence("rotation-unseen", seen_s=_SEEN_S, error=error)
+                why = (
+                    f"its SSH server does not show the new host key within {_SEEN_S:.0f} s "
+                    f"({error.message}); both keys stay pinned, so try again: drumline up"
+                )
                 raise host_error(remote.machine, "rotation", why) from None
             await asyncio.sleep(_AGAIN_S)
         else:

@@ -3,8 +3,14 @@
 The banner probe and the connection after it use the same transport. A proxy gets one end of a
 socket pair as its standard input and output; its standard error is kept for error messages.
 
-`wait_for_banner` polls until a booting node's SSH server answers, with exponential backoff. All
-reasons in `_WAITING` are retried; `not-ssh`, where something else answers, fails at once.
+`wait_for_banner` polls until a booting node's SSH server answers, with exponential backoff:
+
+    unreachable   no route, or nothing answers          may boot yet: retried
+    refused       the port is closed                    retried
+    silent        the port is open, and nothing comes   retried
+    busy          SSH answers, but takes nobody now     retried
+    proxy         the proxy command ended               retried
+    not-ssh       something else answers                fails at once
 """
 
 from __future__ import annotations
@@ -16,7 +22,6 @@ import socket
 import time
 from typing import Self
 
-from drumline.cluster.errors import sentence
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.remote import host_error, last_line
 from drumline.core.errors import HostError
@@ -49,14 +54,20 @@ class Transport:
             async with asyncio.timeout(timeout_s):
                 return cls(machine, await _connect(machine))
         except TimeoutError:
-            why = sentence("unreachable", machine=machine, timeout_s=timeout_s)
+            why = (
+                f"nothing answers at port {machine.port} within {timeout_s:.0f} s; check its "
+                f"address, and that the firewall lets you in"
+            )
         except socket.gaierror as error:
             why = f"its name has no address ({error.strerror}); check host"
         except ConnectionRefusedError:
             reason = "refused"
             why = f"port {machine.port} is closed: it is still booting, or no SSH server runs there"
         except OSError as error:
-            why = sentence("no-way", machine=machine, why=error.strerror or error)
+            why = (
+                f"no way to port {machine.port} ({error.strerror or error}); check its address and "
+                f"your network"
+            )
         raise host_error(machine, reason, why)
 
     @classmethod
@@ -185,7 +196,10 @@ async def _try(machine: Machine, left_s: float) -> bytes:
         reason, why = await _no_banner(transport, text)
     except TimeoutError:
         reason = "silent"
-        why = sentence("silent", machine=machine, banner_s=banner_s)
+        why = (
+            f"port {machine.port} is open, but no SSH banner comes within {banner_s:.0f} s; "
+            f"the machine hangs, or something else listens there"
+        )
     finally:
         await transport.close()
     raise host_error(machine, reason, why)
@@ -214,7 +228,9 @@ async def _no_banner(transport: Transport, text: bytes) -> tuple[str, str]:
         return "busy", f"its SSH server refuses new connections ({said})"
     if text:
         said = text[:40].decode(errors="replace").partition("\n")[0].strip()
-        return "not-ssh", sentence("not-ssh", port=port, said=said)
+        what = f"something else than SSH answers at port {port} ({said!r}); check host and port"
+        return "not-ssh", what
     if transport.machine.proxy:
         return "proxy", f"{await transport.proxy_end()}; check that it runs by hand"
-    return "refused", sentence("hangs-up", port=port)
+    what = f"port {port} hangs up without a word: it is still booting, or blocks your address"
+    return "refused", what

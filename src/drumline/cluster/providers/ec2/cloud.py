@@ -137,7 +137,8 @@ class CloudWriter:
     ) -> Any:
         """Make a call; `note` and `result` are what the journal says of the intent, and the answer.
 
-        Where AWS has not answered, the intent stays open.
+        Raises:
+            CloudError: it was refused. Where AWS has not answered, the intent stays open.
         """
         intent = self.journal.intend(method, **note)
         service = "launch" if method == "run_instances" else "ec2"
@@ -178,9 +179,10 @@ def known_errors() -> _Errors:
 
 
 def refusal(name: str, /, **values: Any) -> CloudError:
-    """Return an error of our own about AWS, by its name in `errors.yaml`; it keeps the values."""
+    """Return an error of our own about AWS, by its name in `errors.yaml`; it keeps plain values."""
     found = known_errors().refused[name]
-    return CloudError(found.sentence.format(**values), kind=found.kind, **values)
+    plain = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
+    return CloudError(found.sentence.format(**values), kind=found.kind, **plain)
 
 
 def error_kind(error: CloudError) -> str:

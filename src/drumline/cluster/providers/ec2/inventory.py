@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 
 from drumline.cluster.life.journal import Journal
@@ -213,7 +213,7 @@ def past_machines(
         )
         if item.live:
             del found[item.identity]
-    return [one.at(until=one.until or ends.get(one.identity, 0.0)) for one in found.values()]
+    return [replace(one, until=one.until or ends.get(one.identity, 0.0)) for one in found.values()]
 
 
 def read_end(described: AwsValues) -> float:

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 
-import yaml
 from jinja2 import Environment, StrictUndefined
 
 from drumline.cluster.providers import Reporter
@@ -178,8 +177,9 @@ class Launcher:
     def _request(self, node: int, place: ZoneSubnet) -> AwsValues:
         """Return the parameters of RunInstances for one node, but for its client token.
 
-        Its disks end with it and are encrypted, and all that comes of the request is tagged by it;
-        what is the same for all nodes is in `run-instances.yaml`.
+        It ends itself by shutting down (`terminate`), its disks end with it and are encrypted, its
+        metadata service asks for a token (IMDSv2) and answers no further than the node itself, and
+        all that comes of the request is tagged by it.
         """
         ec2, user_data = self.spec.ec2, self.user_data(node)
         if (size := len(user_data.encode())) > USER_DATA_BYTES:
@@ -187,11 +187,19 @@ class Launcher:
         sizes = {**self.image.disks, self.image.root_device: ec2.disk_gb}
         disk = {"VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
         kinds = ["instance", "volume", "network-interface"]
-        request: AwsValues = yaml.safe_load(read_data("run-instances.yaml")) | {
+        request: AwsValues = {
+            "MinCount": 1,
+            "MaxCount": 1,
             "ImageId": self.image.identity,
             "InstanceType": ec2.instance_type,
             "KeyName": self.key_name,
             "UserData": user_data,
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {
+                "HttpEndpoint": "enabled",
+                "HttpTokens": "required",
+                "HttpPutResponseHopLimit": 1,
+            },
             "NetworkInterfaces": [
                 {
                     "DeviceIndex": 0,

@@ -165,8 +165,9 @@ def find_places(cloud: Cloud, spec: Ec2Spec) -> list[ZoneSubnet]:
         if zone not in places:
             there = ", ".join(sorted(places)) or "none"
             neither = "" if zone in offered else f", and it has no {spec.instance_type} either"
-            where = {"zone": zone, "region": region}
-            raise refusal("zone-without-subnet", **where, there=there, neither=neither)
+            raise refusal(
+                "zone-without-subnet", zone=zone, region=region, there=there, neither=neither
+            )
     wanted = spec.zones or tuple(sorted(places))
     fitting = [places[zone] for zone in wanted if zone in offered]
     if not fitting:

@@ -166,7 +166,8 @@ def plan_cost(
 ) -> Plan:
     """Plan what a cluster costs on EC2; spot instances count at their highest price.
 
-    Refuses a budget without a price to go by, and one that pays for next to nothing.
+    Raises:
+        CloudError: there is a budget, but no price to go by, or it pays for next to nothing.
     """
     ec2, table = spec.ec2, read_prices(cloud.region)
     usd = node_price(cloud, spec, public=public)

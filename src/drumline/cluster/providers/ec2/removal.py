@@ -36,7 +36,11 @@ _ORDER = ("network-interface", "volume", "security-group", "placement-group", "k
 
 
 def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[InventoryItem]:
-    """Remove all EC2 resources with these tags; blocks until EC2 says that they are gone."""
+    """Remove all EC2 resources with these tags; blocks until EC2 says that they are gone.
+
+    Raises:
+        CloudError: EC2 refuses, or something does not go in time; says what is left.
+    """
     removed: dict[str, InventoryItem] = {}
     cloud, writer = writer.cloud, writer.forgiving()
     for _ in range(_ROUNDS):
@@ -154,7 +158,13 @@ def reap(
     regions: Sequence[str] = (),
     sleep: Sleep | None = None,
 ) -> list[Resource]:
-    """Remove, and return, all that Drumline ever made in `regions`; default: the session's own."""
+    """Remove every EC2 resource that Drumline ever made in the account; returns what was removed.
+
+    `regions`: where to look; default: the session's own.
+
+    Raises:
+        CloudError: something stays; of each region, what. All else is removed.
+    """
     removed: list[Resource] = []
     failed: list[CloudError] = []
     for region in regions or (None,):

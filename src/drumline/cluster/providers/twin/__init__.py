@@ -7,5 +7,6 @@
                                           │         └── worker1  10.77.0.2   sshd, jobs, a timer
 
 Each node has its own network, processes, host name, home folder and temporary files, and shares
-this machine's programs: as if all were made from one image. `host` holds everything.
+this machine's programs: as if all were made from one image. `host` holds everything; whatever
+ends it ends the nodes, too, by the kernel's hand.
 """

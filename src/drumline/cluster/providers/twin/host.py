@@ -173,7 +173,7 @@ class Node:
         loop.add_reader(handle, note)
 
 
-class Host:
+class TwinHost:
     """The nodes of one folder, and who asks for them."""
 
     def __init__(self, home: Path, *, until_empty: bool) -> None:
@@ -342,7 +342,7 @@ def main(arguments: list[str]) -> int:
             os.chdir("/")
             print("{}", flush=True)
             os.dup2(2, 1)  # let go of whoever started this
-            host = Host(home, until_empty="--until-empty" in arguments)
+            host = TwinHost(home, until_empty="--until-empty" in arguments)
             asyncio.run(host.serve(listener))
     except (OSError, RuntimeError) as error:
         print(json.dumps({"error": str(error)}), flush=True)

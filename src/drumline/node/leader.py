@@ -25,9 +25,10 @@ from drumline.core.json_lines import Message
 from drumline.launch.outcome import RunOutcome
 from drumline.launch.runs import FAILURE
 from drumline.node.agent import JobAgent, build_task, exit_code_of, settle_terms, write_reports
-from drumline.node.job import SETTLED, JobFolder, Ticket, bring_checkpoints
+from drumline.node.job import JobFolder, Ticket
 from drumline.node.peer import PeerConnection, accept_follower
 from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain_failure
+from drumline.node.snapshot import bring_checkpoints
 
 COME_S = 60.0
 """how long a follower may take to connect"""
@@ -87,18 +88,18 @@ class Leader(Runner):
 
     def _start(self) -> None:
         """Start the agents of all nodes."""
-        job = settle_terms(self.job, self.workers)
-        self.make_run(job.spec)
+        terms = settle_terms(self.job, self.workers)
+        self.make_run(terms.spec)
         if self.job.resume:
             bring_checkpoints(self.folder.root, self.job.resume, self.run_dir.checkpoints)
         port_file = self.run_dir.rendezvous / "agents"
-        self.agent.start(build_task(job, self.folder))  # (3)
+        self.agent.start(build_task(self.job, self.folder, terms))  # (3)
         self._until(lambda: self.agent.ended or port_file.exists())
         self.folder.note(phase="running", started=time.time(), workers=self.workers)
         self._started = time.monotonic()
         port = int(port_file.read_text()) if port_file.exists() else 0
         for peer in self._peers.values():
-            peer.send("start", port=port, **{key: getattr(job, key) for key in SETTLED})  # (4)
+            peer.send("start", port=port, **terms.to_json())  # (4)
 
     def _watch(self) -> None:
         """Wait until all agents have ended well, or one has not (5)."""
