@@ -11,10 +11,15 @@ from drumline.labs.catalogue import find_lab, read_code
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import LabSettings
 from drumline.labs.model_parallel import LAB
-from drumline.labs.model_parallel.cases import Cases, FormRow
 from drumline.labs.model_parallel.chapters import compare_steps, compare_with_data
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
-from drumline.labs.model_parallel.trace import lay_out, pick_typical, share_together
+from drumline.labs.model_parallel.tables import (
+    Cases,
+    FormRow,
+    lay_out,
+    pick_typical,
+    share_together,
+)
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval, Order
 from drumline.report.page.audit import audit_numbers

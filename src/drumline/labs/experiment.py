@@ -15,9 +15,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, TypeVar, cast
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from drumline.bench.case_runner import Measurement, NamedCase
 from drumline.core.errors import DataError, DivergenceError
@@ -28,6 +28,8 @@ from drumline.report.runs.record import RunRecord, read_record
 from drumline.spec.load import read_options, validate_spec
 from drumline.spec.parts import LinkSpec, SpecPart, check_node_count, check_slow_nodes, one_word
 from drumline.spec.run_spec import RunSpec
+
+R = TypeVar("R")
 
 
 class LabSettings(SpecPart):
@@ -58,10 +60,6 @@ def read_settings(args: Sequence[str], *, full: bool) -> LabSettings:
     """
     settings = read_options(LabSettings, args, "drumline lab run 2 nodes=4 link=100mbit")
     return settings.model_copy(update={"full": True}) if full else settings
-
-
-Measured = dict[str, Any]
-"""the document of a bench, or one of its rows, as JSON has it"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +128,19 @@ class Results:
                 found[key] = ended
         return found
 
-    def rows(self, name: str) -> list[Measured]:
-        """Return the rows of a measurement; none where it failed."""
+    def rows(self, name: str, row_type: type[R]) -> list[R]:
+        """Return the rows of a measurement, of its bench's own type; none where it failed.
+
+        Raises:
+            ValueError: the rows are of another version.
+        """
         path = runs_folder(self.folder) / f"{name}.json"
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
-        return document.get("rows", []) if isinstance(document, dict) else []
+        read = TypeAdapter(row_type).validate_python
+        return [read(row) for row in document["rows"]]
 
 
 TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}

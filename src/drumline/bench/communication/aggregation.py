@@ -39,8 +39,9 @@ class AggregationRow:
     """after the last rank had arrived"""
     step_ms: float
     """median of the slowest rank's step, the same for all ranks, as are the quartiles"""
-    step_ms_low: float
-    step_ms_high: float
+    step_ms_low: float | None = None
+    step_ms_high: float | None = None
+    """None: the row is of an older version"""
     over_even: float | None = None
     """this rank's wait and transfer over those without a bottleneck"""
 
