@@ -10,22 +10,22 @@ without measuring.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from drumline.bench.case_runner import Measurement, NamedCase
+from drumline.bench.case_runner import BenchResult, Measurement, NamedCase
+from drumline.bench.specs import BenchSpec
 from drumline.core.errors import DataError, DivergenceError
 from drumline.core.nodes import MAX_NODES
 from drumline.core.rundir import RunDir
 from drumline.data.catalogue import MNIST, find_files
 from drumline.report.runs.record import RunRecord, read_record
-from drumline.spec.load import read_options, validate_spec
+from drumline.spec.load import build_spec, read_options, validate_spec
 from drumline.spec.parts import LinkSpec, SpecPart, check_node_count, check_slow_nodes, one_word
 from drumline.spec.run_spec import RunSpec
 
@@ -143,21 +143,19 @@ class Results:
         return [read(row) for row in document["rows"]]
 
 
+TRAIN_SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
 TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}
 
 
 def choose_data(settings: LabSettings) -> str:
     """Return the name of a lab's data set: all of MNIST in the long form, where it was fetched."""
-    if settings.full:
-        with contextlib.suppress(DataError):
-            find_files(MNIST)
-            return "mnist"
-    return "mnist-mini"
-
-
-def count_samples(settings: LabSettings) -> int:
-    """Return how many samples a lab's data set has for training."""
-    return {"mnist-mini": 6_000, "mnist": 60_000}[choose_data(settings)]
+    if not settings.full:
+        return "mnist-mini"
+    try:
+        find_files(MNIST)
+    except DataError:
+        return "mnist-mini"
+    return "mnist"
 
 
 Options = Mapping[str, object]
@@ -169,6 +167,17 @@ def place_ranks(settings: LabSettings, ranks: int) -> dict[str, object]:
     if settings.nodes > 1 and ranks > 1:
         return {"workers": 1, "nodes": ranks, "link": settings.link.model_dump(mode="json")}
     return {"workers": ranks}
+
+
+def build_measurement(
+    name: str, bench: Callable[..., BenchResult[Any]], kind: type[BenchSpec], options: Options
+) -> Measurement:
+    """Build one of a lab's benches as an experiment, from the keys of the bench's spec.
+
+    Raises:
+        SpecError: the bench cannot run so, e.g. on as many nodes.
+    """
+    return Measurement(name=name, bench=bench, spec=build_spec(kind, options))
 
 
 def build_training(

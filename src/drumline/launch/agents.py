@@ -33,7 +33,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from drumline.core.errors import WorkerError
 from drumline.core.json_lines import encode
@@ -43,10 +42,6 @@ from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.network import Network
-
-if TYPE_CHECKING:
-    from drumline.spec.run_spec import RunSpec
-
 
 _GRACE_S = 8.0  # agents give their workers five seconds
 
@@ -309,6 +304,6 @@ class AgentPool(contextlib.ExitStack):
         self._here = self.enter_context(Agents())
         self._on_nodes = self.enter_context(Agents())
 
-    def of(self, spec: RunSpec) -> Agents:
-        """Return the agents that are to run this."""
-        return self._on_nodes if spec.node_plans else self._here
+    def of(self, nodes: int) -> Agents:
+        """Return the agents of a run on so many simulated nodes; on one, those of this host."""
+        return self._on_nodes if nodes > 1 else self._here

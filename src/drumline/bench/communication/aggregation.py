@@ -15,7 +15,7 @@ from drumline.bench.case_runner import BenchResult, describe_machine
 from drumline.bench.specs import AggregationSpec
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import Event
-from drumline.launch.probe import Progress, Watch, probed
+from drumline.launch.probe import Watch, probed, watch_part
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import compute_ledger
 from drumline.spec.run_spec import TEXT_MODELS
@@ -75,17 +75,13 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
         "budget_s": _BUDGET_S,
     }
     for name, plans in spec.situations.items():
-
-        def tell(said: Progress | None, name: str = name) -> None:
-            watch(None if said is None else replace(said, now=f"{name}: {said.now}"))
-
         with probed(
             "drumline.probe.aggregation",
             request,
             ranks=spec.nodes * spec.workers,
             out=None if out is None else out / name.replace(" ", "-"),
             plans=plans,
-            watch=tell,
+            watch=watch_part(watch, name),
         ) as answers:
             logs = [answer["steps"] for answer in answers]
             rows += build_rank_rows(name, logs, plans)

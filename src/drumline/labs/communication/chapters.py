@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveRow
-from drumline.labs.chapter import Chapter
+from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.communication import experiments as lab
 from drumline.labs.communication import plots, tables
 from drumline.labs.experiment import Results
@@ -102,7 +102,8 @@ def write_strategies(chapter: Chapter, results: Results) -> None:
     written = chapter.text.text("rank").format
     chapter.show(strategies, forms=dict.fromkeys(("waits_most", "waited_for"), written))
     for situation in ("slow cpu", "slow link"):
-        _describe_bottleneck(chapter, situation, strategies.where(situation=situation))
+        rows = [row for row in strategies.records if row.situation == situation]
+        _describe_bottleneck(chapter, situation, rows)
 
 
 def _describe_bottleneck(
@@ -141,7 +142,7 @@ def write_choices(chapter: Chapter, results: Results) -> None:
         chapter.tabulate("compression", tables.CompressionRow, compression)
     if curves := list(tables.build_loss_rows(results)):
         table = chapter.tabulate("curves", LossRow, curves, key="name")
-        chapter.picture("curves", plots.draw_curves, table)
+        chapter.picture("curves", plots.draw_choices, table)
     chapter.show(chapter.table("choices", tables.ChoiceRow))
     chapter.show(chapter.table("compression", tables.CompressionRow))
     means = {row.of: row for row in choices if row.average == "mean" and row.accuracy is not None}
@@ -164,3 +165,15 @@ def _compare_sum(chapter: Chapter, mean: tables.ChoiceRow, total: tables.ChoiceR
         gap = total.accuracy - mean.accuracy
         order = "level" if abs(gap) < _SAME_POINTS else "more" if gap > 0 else "less"
         chapter.note("sum.guessing" if total.accuracy < _CHANCE else f"sum.{order}", **holes)
+
+
+LAB = Lab(
+    number=2,
+    experiments=lab.plan_experiments,
+    chapters={
+        "collectives": write_collectives,
+        "strategies": write_strategies,
+        "delays": write_delays,
+        "choices": write_choices,
+    },
+)

@@ -115,7 +115,7 @@ def draw_delays(plot: Plot, delays: Table[DelayRow]) -> Figure:
     return figure
 
 
-def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
+def draw_choices(plot: Plot, curves: Table[LossRow]) -> Figure:
     """Draw lab 2's loss curves of the choices and of compression, on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
     for number, (name, rows) in enumerate(curves.groups("key").items()):

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 
 from drumline.labs import repeats
-from drumline.labs.chapter import Chapter
+from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.data_parallel import experiments as lab
 from drumline.labs.data_parallel import plots, tables
 from drumline.labs.experiment import TEST_SAMPLES, Results
@@ -238,7 +238,7 @@ def write_scaling(chapter: Chapter, results: Results) -> None:
     equal = chapter.tabulate(
         "equal_time", tables.EqualTimeRow, tables.build_equal_time_rows(curves, scores)
     )
-    chapter.picture("scaling", plots.draw_scaling, scaling)
+    chapter.picture("scaling", plots.draw_speedup, scaling)
     chapter.picture("equal_cost", plots.draw_equal_cost, curves, scores)
     chapter.show(scaling, "setup", "step_ms", "speedup", "efficiency", "samples_per_s", "accuracy")
     chapter.show(equal)
@@ -358,3 +358,17 @@ def summarize(chapter: Chapter) -> Sentence | None:
     fastest, *_ = [*ranked(many, lambda row: row.speedup, reverse=True), None]
     strategies = chapter.write("strategies", best=best, worst=worst, count=len(rows))
     return chapter.concat([strategies, chapter.write("scaling", best=fastest)])
+
+
+LAB = Lab(
+    number=3,
+    experiments=lab.plan_experiments,
+    chapters={
+        "partitions": write_partitions,
+        "learning": write_learning,
+        "averaging": write_averaging,
+        "scaling": write_scaling,
+        "batches": write_batches,
+    },
+    summarize=summarize,
+)

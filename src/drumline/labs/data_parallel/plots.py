@@ -172,7 +172,7 @@ def _draw_accuracies(
     axes.grid(visible=False, axis="y")  # numbers stand there
 
 
-def draw_scaling(plot: Plot, scaling: Table[SetupRow]) -> Figure:
+def draw_speedup(plot: Plot, scaling: Table[SetupRow]) -> Figure:
     """Draw lab 3's figure of speed-up, efficiency, and where the time of a step went."""
     figure, (speed, efficiency, where) = plot.panels(3, height=3.2)
     told = [row for row in scaling.records if row.speedup is not None]

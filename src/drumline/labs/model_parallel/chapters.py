@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from drumline.labs.chapter import Chapter
+from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.experiment import Results
 from drumline.labs.model_parallel import plots, tables
+from drumline.labs.model_parallel.experiments import plan_experiments
 from drumline.labs.repeats import ratio
 from drumline.report.intervals import Interval, Order, compare, divide, extremes, ranked
 from drumline.report.page.blocks import Facts
@@ -203,7 +204,7 @@ def write_losses(chapter: Chapter, _results: Results) -> None:
     """Write lab 4's chapter on whether all forms of parallelism computed the same losses."""
     cases = tables.Cases(chapter)
     if cases.curves.rows:
-        chapter.picture("curves", plots.draw_curves, cases.curves)
+        chapter.picture("curves", plots.draw_losses, cases.curves)
     chapter.show(cases.ranks, folded=True)
     chapter.add(_write_agreement(chapter, cases))
     _describe_weights(chapter, cases)
@@ -243,3 +244,17 @@ def summarize(chapter: Chapter) -> Sentence | None:
         fastest = chapter.write("fastest", ranks=rows[0].ranks, best=rows[0], worst=rows[-1])
     both = chapter.write("both", fastest=fastest, losses=losses)
     return both or fastest or losses or chapter.write("too little")
+
+
+LAB = Lab(
+    number=4,
+    experiments=plan_experiments,
+    chapters={
+        "forms": write_forms,
+        "microbatches": write_microbatches,
+        "trace": write_trace,
+        "costs": write_costs,
+        "losses": write_losses,
+    },
+    summarize=summarize,
+)

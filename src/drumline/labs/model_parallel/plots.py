@@ -187,7 +187,7 @@ def _span_style(plot: Plot, kind: str) -> Style:
     return {"color": plot.color(0 if kind == "forward" else 1), "alpha": 1.0}
 
 
-def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
+def draw_losses(plot: Plot, curves: Table[LossRow]) -> Figure:
     """Draw lab 4's loss curves of all forms on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
     losses = {case: [row.loss for row in rows] for case, rows in curves.groups("key").items()}

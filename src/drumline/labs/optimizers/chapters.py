@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from drumline.labs import repeats
-from drumline.labs.chapter import Chapter
+from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.experiment import Results
 from drumline.labs.optimizers import experiments as lab
 from drumline.labs.optimizers import plots, tables
@@ -221,3 +221,17 @@ def summarize(chapter: Chapter) -> Sentence | None:
     high = ranked(by_samples, lambda row: row.loss, reverse=True)[0]
     behind = chapter.write("behind", row=best[1]) if len(best) > 1 else ""
     return chapter.write("best", best=best[0], behind=behind, low=low, high=high)
+
+
+LAB = Lab(
+    number=1,
+    experiments=lab.plan_experiments,
+    chapters={
+        "convergence": write_convergence,
+        "engines": write_engines,
+        "profile": write_profile,
+        "rates": write_rates,
+        "sample_order": write_sample_order,
+    },
+    summarize=summarize,
+)

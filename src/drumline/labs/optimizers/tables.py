@@ -179,13 +179,15 @@ def _parts(steps: Sequence[Event]) -> dict[str, float | None]:
     """
     if not steps or "update" not in steps[0]:  # older runs lack it
         return dict.fromkeys(("data_ms", "compute_ms", "communication_ms", "update_ms"))
-    found: dict[str, list[int]] = {"data": [], "communication": [], "update": [], "compute": []}
-    for event in steps:
-        exposed = sum(until - since for since, until in event["blocked"])
-        parts = event["data"], exposed, event["update"]
-        for values, part in zip(found.values(), (*parts, event["total"] - sum(parts)), strict=True):
-            values.append(part)
-    return {f"{part}_ms": 1000 * NS * statistics.median(took) for part, took in found.items()}
+    parts = {
+        "data_ms": [event["data"] for event in steps],
+        "communication_ms": [sum(end - start for start, end in one["blocked"]) for one in steps],
+        "update_ms": [event["update"] for event in steps],
+    }
+    others = zip(*parts.values(), strict=True)
+    computed = [event["total"] - sum(own) for event, own in zip(steps, others, strict=True)]
+    parts["compute_ms"] = computed
+    return {part: 1000 * NS * statistics.median(took) for part, took in parts.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
