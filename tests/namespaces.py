@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from drumline.core.errors import CommError
-from drumline.launch.network import find_way
+from drumline.launch.network import find_namespace_method
 
 
 def need_namespaces() -> None:
     """Skip the test where nodes cannot be simulated."""
     try:
-        find_way()
+        find_namespace_method()
     except CommError as error:
         pytest.skip(error.message)
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torch.distributed import HashStore, PrefixStore
 
-from drumline.comm.hosts import Host, measure_clock, most_on_one, ranks_with, this_host
+from drumline.comm.hosts import HostInfo, measure_clock, most_on_one, ranks_with, this_host
 
 
 def measure(clocks, ahead_ns):
@@ -36,5 +36,5 @@ def test_ranks_on_other_machines_measure_how_far_their_clock_is_ahead():
 def test_on_one_machine_nothing_is_measured():
     assert measure(["a"] * 3, [0] * 3) == [0, 0, 0]
     assert this_host() == this_host()
-    hosts = [Host(name=name, clock="") for name in "aabaa"]
+    hosts = [HostInfo(name=name, clock="") for name in "aabaa"]
     assert (ranks_with(hosts, hosts[2]), most_on_one(hosts)) == (1, 4)

@@ -14,19 +14,19 @@ from drumline.core.errors import CommError, UsageError
 def meet(rank, world_size, path, absent):
     store = dist.FileStore(path, -1)
     name = {0: "0", 1: "1 (node 0)", 2: "2 (node 1)"}.__getitem__
-    meeting = StoreBarrier(store, rank=rank, world_size=world_size, name=name)
-    meeting.gather("come", 20)
-    meeting.barrier(20)
-    meeting.barrier(20)
+    barrier = StoreBarrier(store, rank=rank, world_size=world_size, name=name)
+    barrier.wait_for_all("come", 20)
+    barrier.barrier(20)
+    barrier.barrier(20)
     if rank in absent:
         return None
     with pytest.raises(CommError) as caught:
-        meeting.gather("finish loading", 0.5)
+        barrier.wait_for_all("finish loading", 0.5)
     return caught.value.message, caught.value.fields
 
 
 def test_those_who_do_not_come_are_named(run_ranks, tmp_path):
-    answers = run_ranks(meet, 3, str(tmp_path / "meeting"), (1, 2))
+    answers = run_ranks(meet, 3, str(tmp_path / "barrier"), (1, 2))
     message, fields = answers[0]
     assert message.startswith(
         "ranks 1 (node 0) and 2 (node 1) did not finish loading within 0.5 s, while rank 0 waited; "
@@ -52,9 +52,9 @@ def agree(rank, world_size, folder):
             continue
         told = int(mine.get("ranks", "--world-size 3").split()[1])
         store = dist.FileStore(f"{folder}/{number}", -1)
-        meeting = StoreBarrier(store, rank=rank, world_size=told)
+        barrier = StoreBarrier(store, rank=rank, world_size=told)
         try:
-            meeting.agree(mine, 20)
+            barrier.agree(mine, 20)
         except UsageError as error:
             said.append(
                 error.message.removesuffix(
@@ -80,9 +80,9 @@ def test_a_store_that_is_gone_is_no_rank_s_fault():
     from drumline.comm import join_store, serve_store
 
     served = serve_store("127.0.0.1", 0, 5)
-    meeting = StoreBarrier(join_store("127.0.0.1", served.port, 5), rank=1, world_size=2)
+    barrier = StoreBarrier(join_store("127.0.0.1", served.port, 5), rank=1, world_size=2)
     began = time.monotonic()
     del served
     with pytest.raises(RuntimeError):
-        meeting.gather("come", 5)
+        barrier.wait_for_all("come", 5)
     assert time.monotonic() - began < 5

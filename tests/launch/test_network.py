@@ -13,7 +13,7 @@ import pytest
 from drumline.core.errors import CommError
 from drumline.core.nodes import NODES, NodePlan, address_of
 from drumline.launch.hub import _FORGET as FORGET
-from drumline.launch.network import Network, find_way, missing_tools
+from drumline.launch.network import Network, find_namespace_method, missing_tools
 from namespaces import need_namespaces, own_namespaces
 
 RATE = 20_000_000
@@ -107,7 +107,7 @@ def test_the_network_is_gone_with_its_hub():
 
 def test_a_delay_is_refused_where_the_kernel_has_no_netem():
     need_namespaces()
-    way = find_way()
+    way = find_namespace_method()
     words = "tc qdisc add dev lo root netem delay 1ms"
     has_netem = subprocess.run([*way.make, *words.split()], capture_output=True).returncode == 0
     if not has_netem:
@@ -126,14 +126,14 @@ def test_a_missing_command_is_named_with_its_package(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert missing_tools() == ["ip", "tc", "nsenter", "unshare"]
     with pytest.raises(CommError, match="apt-get install iproute2 util-linux"):
-        find_way()
+        find_namespace_method()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop its rights")
 def test_where_nothing_is_allowed_the_way_out_is_told():
     if missing := missing_tools():
         pytest.skip(f"no {', '.join(missing)} here; install iproute2")
-    words = "from drumline.launch.network import find_way; find_way()"
+    words = "from drumline.launch.network import find_namespace_method; find_namespace_method()"
     without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", words]
     answer = subprocess.run(without, capture_output=True, text=True, timeout=30, check=False)
     told = answer.stderr.splitlines()[-1]

@@ -8,7 +8,7 @@ import pytest
 
 from drumline.core.errors import DrumlineError, SpecError, UsageError, WorkerError
 from drumline.core.rundir import EventWriter, RunDir
-from drumline.launch.outcome import Outcome
+from drumline.launch.outcome import RunOutcome
 from drumline.spec.load import load_spec, write_run_spec
 
 TRACE = 'Traceback (most recent call last):\n  File "m.py", line 1\nValueError: the sky fell\n'
@@ -56,13 +56,13 @@ def left(rank: int, exit_code: int) -> dict:
 
 def outcome(run: RunDir, *, world_size: int = 2, exit_codes=(1,)) -> DrumlineError:
     with pytest.raises(DrumlineError) as caught:
-        Outcome(run=run, world_size=world_size, exit_codes=list(exit_codes)).check()
+        RunOutcome(run=run, world_size=world_size, exit_codes=list(exit_codes)).check()
     return caught.value
 
 
 def test_a_run_whose_agents_ended_well_has_no_error(run):
     write(run, 0, start(), error(0, 1.0))  # of a worker that was restarted
-    Outcome(run=run, world_size=2, exit_codes=[0, 0]).check()
+    RunOutcome(run=run, world_size=2, exit_codes=[0, 0]).check()
 
 
 def test_the_cause_comes_first_however_late_it_was_written(run):
@@ -241,7 +241,7 @@ def test_a_rank_that_stopped_answering_is_told_with_its_node(run):
 def test_several_that_stopped_answering_are_told_by_what_limits_the_wait(run, timeout, until):
     write(run, 1, start(), silent(1, []))
     with pytest.raises(WorkerError) as caught:
-        Outcome(run=run, world_size=3, exit_codes=[1], timeout=timeout).check()
+        RunOutcome(run=run, world_size=3, exit_codes=[1], timeout=timeout).check()
     slow = " if they were only slow" if timeout else ""
     assert caught.value.message == (
         f"ranks 0 and 2 stopped answering: rank 1 waited for them {until}{slow}; "
@@ -258,7 +258,7 @@ def test_a_log_that_will_be_gone_is_quoted_and_not_pointed_to(run):
     ):
         run.rank_log(1).write_text(printed)
         with pytest.raises(WorkerError) as caught:
-            Outcome(run=run, world_size=2, exit_codes=[1], kept=False).check()
+            RunOutcome(run=run, world_size=2, exit_codes=[1], kept=False).check()
         message = caught.value.message
         assert message.startswith(
             "rank 1 was killed by SIGKILL (out of memory?); one other rank then lost the "
@@ -274,7 +274,7 @@ def test_errors_left_elsewhere_count_once_and_only_where_the_run_has_none(run, t
         with EventWriter(tmp_path / f"rank-{rank}.jsonl") as log:
             log.write(**error(rank, 1.0 + rank))
     with pytest.raises(WorkerError) as caught:
-        Outcome(run=run, world_size=2, exit_codes=[1], last_words=tmp_path).check()
+        RunOutcome(run=run, world_size=2, exit_codes=[1], fallback_events=tmp_path).check()
     assert caught.value.fields == {"rank": 1}
     assert "one other rank then lost the connection" in caught.value.message
 

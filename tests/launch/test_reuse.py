@@ -78,6 +78,6 @@ def test_another_agent_is_needed_where_ranks_would_inherit_something_else(tmp_pa
             elsewhere.chdir(tmp_path)
             assert not agent.would_be(PRELOAD, variables)
     finally:
-        agent.kill()
+        agent.kill_and_wait()
     assert not agent.would_be(PRELOAD, variables), "it does not live"
     agent.close()

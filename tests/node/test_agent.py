@@ -8,7 +8,7 @@ import pytest
 
 from drumline.core.errors import SpecError, WorkerError
 from drumline.core.rundir import EventWriter, RunDir
-from drumline.launch.outcome import Outcome
+from drumline.launch.outcome import RunOutcome
 from drumline.node.agent import exit_code_of, read_reports, settle_terms, write_reports
 from drumline.node.job import Job
 
@@ -25,14 +25,14 @@ def test_the_first_cause_is_found_over_all_nodes(tmp_path):
     with EventWriter(runs[1].node_events(1)) as events:
         events.write("agent", node=1, pid=1, time=1.0)
         events.write("worker_exit", rank=1, exit_code=-9, time=3700.0)
-    told = read_reports(runs[1], node=1, workers=1, last_words=None)
+    told = read_reports(runs[1], node=1, workers=1, fallback_events=None)
     assert set(told) == {"rank-1", "node-1"}
     write_reports(runs[0], json.loads(json.dumps(told)) | {"../x": []}, ahead_s=3600.0)
     with pytest.raises(WorkerError) as failure:
-        Outcome(run=runs[0], world_size=2, exit_codes=[1, 1], last_words=tmp_path).check()
+        RunOutcome(run=runs[0], world_size=2, exit_codes=[1, 1], fallback_events=tmp_path).check()
     assert failure.value.message.startswith("rank 1 (node 1) failed:\n  early")
     assert exit_code_of(runs[0], failure.value, nodes=2) == 137
-    Outcome(run=runs[0], world_size=2, exit_codes=[0, 0], last_words=tmp_path).check()
+    RunOutcome(run=runs[0], world_size=2, exit_codes=[0, 0], fallback_events=tmp_path).check()
 
 
 def test_a_spec_is_settled_for_the_cluster():

@@ -16,10 +16,10 @@ from drumline.optim import build_optimizer
 from drumline.parallel import Axes, DataParallel, build_axes, clip_split_gradients, describe_shard
 from drumline.parallel.tensor import apply_tensor_parallel
 from drumline.parallel.tensor.exchange import shares_of
-from drumline.parallel.tensor.plan import How, Rule, build_plan
+from drumline.parallel.tensor.plan import How, LayerSplit, build_plan
 from drumline.spec.mesh import Mesh
 from drumline.spec.parts import ModelSpec, OptimizerSpec
-from drumline.train.checkpoint.snapshot import load_model, take_snapshot
+from drumline.train.checkpoint.snapshot import gather_snapshot, load_model
 from drumline.train.loss import loss_sum
 
 STEPS = 20
@@ -239,7 +239,7 @@ def move_states(rank, world_size):
                     parameter.zero_()
             load_state(three, whole)
             assert worst(gather_state(three), whole) == 0
-            taken = take_snapshot(three, torch.optim.SGD(three.parameters()), hold(three)).model
+            taken = gather_snapshot(three, torch.optim.SGD(three.parameters()), hold(three)).model
             assert worst(taken, whole if rank == 0 else three.state_dict()) == 0  # who writes keeps
             if rank < 2:
                 place = {"replica": 0, "stage": 0, "share": rank}
@@ -360,11 +360,14 @@ def test_other_matters(run_ranks):
         assert said[4] == "no engine 'toch' among drumline, torch; did you mean 'torch'?"
 
 
-GATHERED = Rule(how=How.GATHERED)
+GATHERED = LayerSplit(how=How.GATHERED)
 
 
 def pair(first, second, blocks):
-    return {first: Rule(how=How.COLUMN, blocks=blocks), second: Rule(how=How.ROW, blocks=blocks)}
+    return {
+        first: LayerSplit(how=How.COLUMN, blocks=blocks),
+        second: LayerSplit(how=How.ROW, blocks=blocks),
+    }
 
 
 def test_plans_of_the_built_in_models():
@@ -376,10 +379,10 @@ def test_plans_of_the_built_in_models():
     }
     assert build_plan(build("cnn"), 3) == {
         **pair("conv2", "fc1", 64),
-        "dropout1": Rule(how=How.DROPOUT, blocks=64),
+        "dropout1": LayerSplit(how=How.DROPOUT, blocks=64),
         "fc2": GATHERED,
     }
-    heads = Rule(how=How.HEADS, blocks=4)
+    heads = LayerSplit(how=How.HEADS, blocks=4)
     blocks = {
         "blocks.0.attention": heads,
         **pair("blocks.0.fc1", "blocks.0.fc2", 48),

@@ -94,9 +94,9 @@ def test_copies_of_a_pipeline_may_be_summed():
         ),
         (
             ("strategy={kind: pipeline, balance: fair}",),
-            "'fair' says not where to cut; use auto, time, bytes, or",
+            "'fair' does not say where to cut; use auto, time, bytes, or",
         ),
-        (("strategy={kind: pipeline, balance: [0, 3]}",), "[0, 3] says not where to cut"),
+        (("strategy={kind: pipeline, balance: [0, 3]}",), "[0, 3] does not say where to cut"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_way_out(words, said):

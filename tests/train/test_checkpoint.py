@@ -14,7 +14,7 @@ from torch import nn
 from drumline.core.errors import CheckpointError
 from drumline.optim import Adam
 from drumline.parallel import ShardSpec
-from drumline.train.checkpoint.snapshot import take_snapshot
+from drumline.train.checkpoint.snapshot import gather_snapshot
 from drumline.train.checkpoint.store import CheckpointStore, TrainState
 
 
@@ -35,7 +35,7 @@ def trained(steps=3):
 
 
 def save(store, step, model, optimizer):
-    snapshot = take_snapshot(model, optimizer, ShardSpec())
+    snapshot = gather_snapshot(model, optimizer, ShardSpec())
     return store.save(TrainState(step=step), snapshot, rank=0)
 
 

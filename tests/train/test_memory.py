@@ -18,7 +18,7 @@ from drumline.optim import Adam
 from drumline.parallel import ShardSpec
 from drumline.spec.parts import OptimizerSpec
 from drumline.train import device
-from drumline.train.checkpoint.snapshot import take_snapshot
+from drumline.train.checkpoint.snapshot import gather_snapshot
 from drumline.train.checkpoint.store import CheckpointStore, TrainState
 from drumline.train.device import explain_memory, limit_memory
 
@@ -115,7 +115,7 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
         model[0].weight.mean().item(),
         float(optimizer.state[model[0].weight]["exp_avg"][0, 0]),
     ]
-    snapshot = take_snapshot(model, optimizer, ShardSpec())
+    snapshot = gather_snapshot(model, optimizer, ShardSpec())
     store = CheckpointStore(tmp_path, keep=1)
     store.save(TrainState(step=1), snapshot, rank=0)
     answer = subprocess.run(

@@ -15,18 +15,9 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import NoReturn
 
-from drumline.core.processes import die_with_parent
+from drumline.core.processes import die_with_parent, exit_at_once
 from drumline.core.task import PRELOAD_VARIABLE, SCRATCH, AgentTask
-
-
-def _leave(code: int) -> NoReturn:
-    """End without taking torch apart, object by object: that takes longer than the last rank."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def main() -> int:
@@ -55,4 +46,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    _leave(main())
+    exit_code = main()
+    atexit._run_exitfuncs()
+    exit_at_once(exit_code)

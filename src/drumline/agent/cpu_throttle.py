@@ -69,7 +69,7 @@ class CpuThrottle:
                         (self.register / pid).unlink(missing_ok=True)
         finally:
             for worker in workers.values():
-                worker.let_go()
+                worker.release()
 
     def _find_new(self, workers: dict[str, _Worker]) -> None:
         for pid in os.listdir(self.register):
@@ -110,12 +110,12 @@ class _Worker:
                 self._owes_ns -= stopped_ns  # a late tick is made up for
                 self._stopped_at = None
         except OSError:
-            self.let_go()
+            self.release()
             return False
         return True
 
-    def let_go(self) -> None:
-        """Let it run freely, if it still does, and look at it no more."""
+    def release(self) -> None:
+        """Let it run freely, if it still runs, and close its files."""
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._handle, signal.SIGCONT)
         os.close(self._handle)

@@ -22,7 +22,7 @@ from torch.multiprocessing import ProcessContext
 from drumline.agent.rendezvous import BACKEND, build_rendezvous
 from drumline.agent.worker import enter_task, run_worker
 from drumline.core.processes import is_stopped
-from drumline.core.rundir import EventWriter, RunDir
+from drumline.core.rundir import EventWriter
 from drumline.core.task import SCRATCH, AgentTask
 
 _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)
@@ -40,13 +40,12 @@ def prepare_elastic() -> None:
 def run_task(task: AgentTask) -> int:
     """Run an agent's task: the workers of one node, to their end; returns an exit code."""
     enter_task(task)
-    run = RunDir(Path(task.run))
-    with EventWriter(run.node_events(task.node)) as events, _borrowed_signals():
+    with EventWriter(task.run_dir.node_events(task.node)) as events, _borrowed_signals():
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
-            with stopped_workers(task) as register, tempfile.TemporaryDirectory() as logs:
-                elastic_launch(_configure(task, run, logs), run_worker)(task, register)
+            with throttled_workers(task) as register, tempfile.TemporaryDirectory() as logs:
+                elastic_launch(_configure(task, logs), run_worker)(task, register)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
                 code = failure.exitcode
@@ -104,7 +103,7 @@ def _borrowed_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stopped_workers(task: AgentTask) -> Iterator[str]:
+def throttled_workers(task: AgentTask) -> Iterator[str]:
     """Slow the workers of an agent by stopping them, or kill those that somebody else stops.
 
     They are killed where others get time to end: they cannot use it. Gives the folder where workers
@@ -136,7 +135,8 @@ def _after_killing_stopped(end: Callable[..., None]) -> Callable[..., None]:
     return ended
 
 
-def _configure(task: AgentTask, run: RunDir, logs: str) -> LaunchConfig:
+def _configure(task: AgentTask, logs: str) -> LaunchConfig:
+    run = task.run_dir
     return LaunchConfig(
         min_nodes=task.nodes,
         max_nodes=task.nodes,

@@ -13,7 +13,7 @@ from drumline.core.errors import UsageError
 from drumline.core.files import write_atomic
 from drumline.core.formatting import parse_bytes
 from drumline.core.json_lines import Message
-from drumline.launch.probe import probed
+from drumline.launch.probe import launched_probe
 from drumline.report.explain.explanation import Explanation, build_explanation, find_deadlock
 from drumline.report.explain.storyboard import print_explanation, render_page
 from drumline.schedules.collectives import (
@@ -109,7 +109,7 @@ def _record(call: CollectiveCall, out: Path | None, *, mismatch: bool) -> Explan
     odd_rank, odd_call = make_mistake(call) if mismatch else (0, call)
     if mismatch:
         request |= {"odd_rank": odd_rank, "odd_call": asdict(odd_call), "patience_s": _STUCK_S}
-    with probed("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
+    with launched_probe("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
         if not mismatch:
             return build_explanation(call, answers)
         deadlock = find_deadlock(call, odd_rank, odd_call, _STUCK_S, answers)

@@ -27,7 +27,7 @@ from drumline.core.task import SCRATCH
 from drumline.launch.agents import Agents
 from drumline.launch.join import BY_HAND, OuterLauncher, outer_launcher, rank_by_hand
 from drumline.launch.mpirun import require_mpirun
-from drumline.launch.outcome import Outcome
+from drumline.launch.outcome import RunOutcome
 from drumline.launch.runs import RUNS, fresh_rendezvous, launched_training, new_run, resumed_run
 
 if TYPE_CHECKING:
@@ -150,8 +150,12 @@ def _lead(
             code = _run_rank(run, _environment(launcher, run, spec, scratch), shown)
         finally:
             launcher.note.unlink(missing_ok=True)
-    Outcome(
-        run=run, world_size=spec.world_size, exit_codes=[code], last_words=scratch, since=started
+    RunOutcome(
+        run=run,
+        world_size=spec.world_size,
+        exit_codes=[code],
+        fallback_events=scratch,
+        since=started,
     ).check()
 
 
@@ -177,8 +181,8 @@ def _follow(launcher: OuterLauncher, given: TrainArgs, scratch: Path) -> int:
         print(f"rank {launcher.rank} of {ranks} joins {run.path}", file=sys.stderr)
     code = _run_rank(run, _environment(launcher, meant, spec, scratch))
     if by_hand:
-        Outcome(
-            run=run, world_size=ranks, exit_codes=[code], last_words=scratch, since=started
+        RunOutcome(
+            run=run, world_size=ranks, exit_codes=[code], fallback_events=scratch, since=started
         ).check()
     return code
 

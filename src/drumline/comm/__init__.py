@@ -2,10 +2,10 @@
 
 from drumline.comm.agreement import Agreement
 from drumline.comm.algorithms import ALGORITHMS
-from drumline.comm.channel import Channel, Handle
+from drumline.comm.channel import Channel
 from drumline.comm.communicator import SMALL, Communicator
 from drumline.comm.group import BackendChoice, BackendContext, choose_backend, join_group
-from drumline.comm.hosts import Host, measure_clock, most_on_one, ranks_with, this_host
+from drumline.comm.hosts import HostInfo, measure_clock, most_on_one, ranks_with, this_host
 from drumline.comm.lost_peers import LostPeerError, mentions_lost_peer, unreachable_nodes
 from drumline.comm.meter import InterfaceCounter, Meter, Span, members_of
 from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
@@ -20,11 +20,9 @@ from drumline.comm.store import (
     serve_store,
 )
 from drumline.comm.stream import CommStream
-from drumline.schedules.collectives import DEFAULTS
 
 __all__ = [
     "ALGORITHMS",
-    "DEFAULTS",
     "LOOPBACK",
     "SMALL",
     "Agreement",
@@ -33,8 +31,7 @@ __all__ = [
     "Channel",
     "CommStream",
     "Communicator",
-    "Handle",
-    "Host",
+    "HostInfo",
     "InterfaceCounter",
     "LostPeerError",
     "Meter",

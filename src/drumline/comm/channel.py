@@ -25,14 +25,14 @@ class Handle(Protocol):
         """Block until it is done."""
 
 
-class _Done:
+class _AlreadyDone:
     """A message with nothing in it is not sent."""
 
     def wait(self) -> None:
         """Return at once."""
 
 
-_DONE = _Done()
+_DONE = _AlreadyDone()
 
 
 class Channel:

@@ -29,7 +29,7 @@ _TRIPS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class HostInfo:
     """The machine that a rank is on."""
 
     name: str
@@ -38,7 +38,7 @@ class Host:
     """the same for ranks whose monotonic clocks are the same"""
 
 
-def this_host() -> Host:
+def this_host() -> HostInfo:
     """Return which host this rank runs on; its name is good until the machine restarts."""
     try:
         name = _BOOT.read_text().strip()
@@ -48,15 +48,15 @@ def this_host() -> Host:
         clock = os.readlink(_TIME_NAMESPACE)
     except OSError:
         clock = ""
-    return Host(name=name, clock=f"{name} {clock}")
+    return HostInfo(name=name, clock=f"{name} {clock}")
 
 
-def ranks_with(hosts: Sequence[Host], host: Host) -> int:
+def ranks_with(hosts: Sequence[HostInfo], host: HostInfo) -> int:
     """Count the process group's ranks that run on a host."""
     return sum(other.name == host.name for other in hosts)
 
 
-def most_on_one(hosts: Sequence[Host]) -> int:
+def most_on_one(hosts: Sequence[HostInfo]) -> int:
     """Count the process group's ranks on the host that has most of them."""
     return max(Counter(host.name for host in hosts).values())
 

@@ -194,7 +194,12 @@ class StoreBarrier:
         self.session = ""
         """told apart from an earlier group at the same store, as torchrun's restarts have it"""
 
-    def gather(self, what: str, within_s: float) -> None:
+    def barrier(self, within_s: float) -> None:
+        """Wait for every rank, as often as there is something to wait for."""
+        self._waits += 1
+        self.wait_for_all(f"come to wait {self._waits}", within_s)
+
+    def wait_for_all(self, what: str, within_s: float) -> None:
         """Wait until every rank has called this with the same label; every rank must."""
         self._leave(what, "1", within_s)
 
@@ -243,11 +248,6 @@ class StoreBarrier:
                 f"{self._name(0)}; is the network between them cut?",
                 rank=self._rank,
             ) from None
-
-    def barrier(self, within_s: float) -> None:
-        """Wait for every rank, as often as there is something to wait for."""
-        self._waits += 1
-        self.gather(f"come to wait {self._waits}", within_s)
 
     def agree(self, arguments: Mapping[str, str], within_s: float) -> None:
         """Make sure that all ranks were started with the same arguments; every rank calls this.

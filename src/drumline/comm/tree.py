@@ -30,10 +30,10 @@ def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
     after the other: all at once would share the link, and the first child would wait for all.
     Messages: one in, up to log2(n) out, of b bytes each.
     """
-    place = _Place(channel, root)
+    position = _TreePosition(channel, root)
     if channel.rank != root:
-        channel.recv(tensor, place.above)
-    for child in place.children:
+        channel.recv(tensor, position.above)
+    for child in position.children:
         channel.send(tensor, child)
 
 
@@ -44,17 +44,17 @@ def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
     Messages: up to log2(n) in, one out, of b bytes each. Inner ranks need one buffer per child, and
     one for their own sum.
     """
-    place = _Place(channel, root)
-    inbox = [torch.empty_like(tensor) for _ in place.children]
+    position = _TreePosition(channel, root)
+    inbox = [torch.empty_like(tensor) for _ in position.children]
     arriving = [
-        channel.irecv(room, child) for room, child in zip(inbox, place.children, strict=True)
+        channel.irecv(room, child) for room, child in zip(inbox, position.children, strict=True)
     ]
     total = tensor if channel.rank == root or not inbox else tensor.clone()
     for room, handle in reversed(list(zip(inbox, arriving, strict=True))):  # small subtrees first
         handle.wait()
         op.combine(total, room)
     if channel.rank != root:
-        channel.send(total, place.above)
+        channel.send(total, position.above)
     else:
         op.finish(tensor, channel.size)
 
@@ -76,13 +76,13 @@ def scatter(channel: Channel, out: Tensor, source: Tensor | None, root: int) -> 
     carries the pieces of a whole subtree: the root sends log2(n), (n−1) pieces in all; inner ranks
     need room for their subtree.
     """
-    place = _Place(channel, root)
+    position = _TreePosition(channel, root)
     if source is not None:
         held = source.view(channel.size, out.numel()).roll(-root, dims=0)  # counted from the root
     else:
-        held = out.new_empty(place.subtree, out.numel())
-        channel.recv(held, place.above)
-    for child, below, count in place.subtrees():
+        held = out.new_empty(position.subtree, out.numel())
+        channel.recv(held, position.above)
+    for child, below, count in position.subtrees():
         channel.send(held[below : below + count], child)
     out.copy_(held[0])
 
@@ -93,17 +93,17 @@ def gather(channel: Channel, tensor: Tensor, target: Tensor | None, root: int) -
     Every rank calls this; the root with room for all pieces in `target`.
     The root receives log2(n) messages, n−1 pieces in all; inner ranks need room for their subtree.
     """
-    place = _Place(channel, root)
-    held = tensor.new_empty(place.subtree, tensor.numel())
+    position = _TreePosition(channel, root)
+    held = tensor.new_empty(position.subtree, tensor.numel())
     held[0].copy_(tensor)
     wait_all(
         [
             channel.irecv(held[below : below + count], child)
-            for child, below, count in place.subtrees()
+            for child, below, count in position.subtrees()
         ]
     )
     if target is None:
-        channel.send(held, place.above)
+        channel.send(held, position.above)
     else:
         target.view(channel.size, tensor.numel()).copy_(held.roll(root, dims=0))
 
@@ -113,7 +113,7 @@ def barrier(channel: Channel) -> None:
     all_reduce(channel, torch.zeros(1, dtype=torch.uint8), Op.SUM)
 
 
-class _Place:
+class _TreePosition:
     """Who is above and below a rank, in the tree of a root."""
 
     def __init__(self, channel: Channel, root: int) -> None:

@@ -14,8 +14,10 @@ from drumline.core.errors import RunDirError
 def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a text file so that readers see the old content or the new, never half of it.
 
-    `mode` says who may read it; with 0o600 nobody else may, at no moment. Where it cannot be
-    written, nothing is left behind (RunDirError).
+    `mode` says who may read it; with 0o600 nobody else may, at no moment.
+
+    Raises:
+        RunDirError: it cannot be written; nothing is left behind.
     """
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -67,8 +69,9 @@ class GrowingFile:
     def read(self, *, to_the_end: bool = False, most: int = -1) -> bytes:
         """Return the whole lines that were added since the last call; none where there is no file.
 
-        `to_the_end`: also a last line without its newline. `most`: so many bytes at once; a longer
-        line comes in pieces.
+        Args:
+            to_the_end: also return a last line without its newline.
+            most: how many bytes to read at once; a longer line comes in pieces.
         """
         try:
             with self.path.open("rb") as file:

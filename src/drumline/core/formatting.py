@@ -20,14 +20,15 @@ _RATES = {
 
 
 def parse_bytes(text: object) -> int:
-    """Parse a size such as `1MiB`, `25 MB` or `4096`; a ValueError for anything else."""
+    """Parse a size such as `1MiB`, `25 MB` or `4096`; raises ValueError if the text is none."""
     return _parse(text, {"": 1, **_BYTES}, "a size such as 1MiB, 25MB or 4096")
 
 
 def parse_rate(text: object) -> int:
-    """Parse a rate such as `100mbit`, `1 Gbit/s` or `12.5MB/s`, in bits/s; else a ValueError.
+    """Parse a rate such as `100mbit`, `1 Gbit/s` or `12.5MB/s`, in bits per second.
 
     Sizes in bytes need their `/s`: `10mb` and `10mbps` mean different things to different tools.
+    Raises ValueError if the text is not a rate.
     """
     return _parse(text, _RATES, "a rate such as 100mbit, 1gbit or 12.5MB/s")
 

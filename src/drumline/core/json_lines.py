@@ -39,8 +39,7 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Message) -> Self:
-        """Read it back; fields of another version that are unknown here are ignored."""
-        # a field of several values is a tuple
+        """Read it back, lists as tuples; fields that only another version knows are ignored."""
         known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()})
 
@@ -62,7 +61,7 @@ def pack_frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unpack_frame(kind: int, content: bytes) -> bytes:
-    """Return the content of a frame between JSON lines; a ValueError or zlib.error if none."""
+    """Return the content of a frame; raises ValueError or zlib.error if it is not one."""
     if kind not in (_RAW, _ZLIB):
         raise ValueError(f"this is no frame: it is of kind {kind}")
     return zlib.decompress(content) if kind == _ZLIB else content
@@ -126,7 +125,7 @@ class JsonStream:
             yield message
 
     def read_exactly(self, count: int) -> bytes:
-        """Read so many bytes; an EOFError where the other side has closed the stream before."""
+        """Read so many bytes; raises EOFError if the other side closes the stream before that."""
         content = self._reader.read(count)
         if len(content) < count:
             raise EOFError("the laptop hung up")

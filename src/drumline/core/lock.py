@@ -33,8 +33,9 @@ class FileLock:
     def acquire(self, wait_s: float | None = None, *, shared: bool = False) -> bool:
         """Lock it, if this object does not yet; returns False where somebody else holds it.
 
-        `wait_s` is how long to wait for them; 0: not at all, None: for as long as it takes. Several
-        may hold a `shared` lock, as long as nobody holds it exclusively.
+        Args:
+            wait_s: how long to wait for them; 0: not at all, None: for as long as it takes.
+            shared: several may hold a shared lock, as long as nobody holds it exclusively.
         """
         if self.descriptor >= 0:
             return True

@@ -39,7 +39,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,16 +72,6 @@ FLUSH_EVERY_S = 0.2
 _LOCK_S = 0.2  # somebody who only looks at a run holds it for a moment
 
 
-class _Inside:
-    """The path of a file or folder in a run directory, as a property of it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, run: RunDir, _: type[RunDir]) -> Path:
-        return run.path / self._name
-
-
 @dataclass(frozen=True)
 class RunDir:
     """One run's directory."""
@@ -91,23 +80,18 @@ class RunDir:
 
     @classmethod
     def create(cls, name: str, *, root: Path, exact: Path | None = None) -> RunDir:
-        """Make `root/<name>-<n>` with the first free n, or a path that does not exist yet."""
+        """Make `root/<name>-<n>` with the first free n, or exactly the given path.
+
+        Raises:
+            UsageError: the exact path exists already.
+            RunDirError: the folder cannot be written.
+        """
         try:
-            if exact is None:
-                path = _make_first_free(root, name)
-            else:
-                path = exact
-                path.mkdir(parents=True)
+            path = _make_first_free(root, name) if exact is None else _make_exact(exact)
             run = cls(path.absolute())
             for folder in (run.events, run.logs):
                 folder.mkdir()
         except OSError as error:
-            if exact is not None and isinstance(error, FileExistsError):
-                resumes = f", or continue that run with: drumline train resume={exact}"
-                raise UsageError(
-                    f"the run directory {exact} exists already; choose another --out"
-                    f"{resumes if (exact / 'manifest.json').is_file() else ''}"
-                ) from None
             raise RunDirError(
                 f"cannot make a run directory in {exact or root}: {error.strerror}; "
                 f"go to a folder that you can write to, or give one with --out"
@@ -116,7 +100,11 @@ class RunDir:
 
     @classmethod
     def open(cls, name: str, *, root: Path) -> RunDir:
-        """Find a run by its path, or by its name under `root`; a UsageError lists the newest."""
+        """Find a run by its path, or by its name under `root`.
+
+        Raises:
+            UsageError: there is no such run; lists the newest ones.
+        """
         for path in (Path(name), root / name):
             if (path / "manifest.json").is_file():
                 return cls(path.absolute())
@@ -130,18 +118,38 @@ class RunDir:
         """Return what `open` finds it by: its name where it is under `root`, else its path."""
         return self.path.name if self.path.parent == root.absolute() else str(self.path)
 
-    spec_file = _Inside("spec.yaml")
-    manifest_file = _Inside("manifest.json")
-    events = _Inside("events")
-    logs = _Inside("logs")
-    checkpoints = _Inside("checkpoints")
-    tensorboard = _Inside("tensorboard")
-    rendezvous = _Inside("rendezvous")
-    """where ranks find each other with `init: tcp` and `init: file`"""
+    @property
+    def spec_file(self) -> Path:
+        """The resolved spec; a run of a script has none."""
+        return self.path / "spec.yaml"
+
+    @property
+    def events(self) -> Path:
+        """The folder of the event logs."""
+        return self.path / "events"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of what ranks and agents printed."""
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def rendezvous(self) -> Path:
+        """Where ranks find each other with `init: tcp` and `init: file`."""
+        return self.path / "rendezvous"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory, until we die at the latest; a UsageError if another launcher does."""
+        """Hold the directory against other launchers; the kernel lets go if we die.
+
+        Raises:
+            UsageError: another launcher holds it.
+        """
         lock = FileLock(self.path, flags=os.O_RDONLY)
         if not lock.acquire(_LOCK_S):
             raise UsageError(
@@ -172,16 +180,12 @@ class RunDir:
         """Read the events of all ranks, in rank order."""
         return [read_events(self.rank_events(rank)) for rank in range(world_size)]
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write one of the documents, atomically."""
-        write_atomic(self.path / name, text)
-
     def write_json(self, name: str, value: object) -> None:
         """Write one of the JSON documents, atomically."""
-        self.write_text(name, json.dumps(value, indent=2) + "\n")
+        write_atomic(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Read one of the JSON documents; None where it is not there, a RunDirError if damaged."""
+        """Read a JSON document; None where there is none. Raises RunDirError if it is damaged."""
         path = self.path / name
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
@@ -204,14 +208,28 @@ def list_runs(root: Path) -> list[RunDir]:
     return [RunDir(path.absolute()) for _, path in sorted(found, reverse=True)]
 
 
+def _make_exact(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        fix = "choose another --out"
+        if (path / "manifest.json").is_file():
+            fix += f", or continue that run with: drumline train resume={path}"
+        raise UsageError(f"the run directory {path} exists already; {fix}") from None
+    return path
+
+
 def _make_first_free(root: Path, name: str) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    for number in count(1):
+    number = 1
+    while True:
         path = root / f"{name}-{number}"
-        with contextlib.suppress(FileExistsError):
+        try:
             path.mkdir()
-            break
-    return path
+        except FileExistsError:
+            number += 1
+        else:
+            return path
 
 
 class EventWriter(contextlib.AbstractContextManager["EventWriter"]):
@@ -219,12 +237,7 @@ class EventWriter(contextlib.AbstractContextManager["EventWriter"]):
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # end a line that a killed writer left half written, so that ours starts on its own
-        with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
-            if file.seek(0, 2) > 0:
-                file.seek(-1, 2)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
+        _end_torn_line(path)
         self._path = path
         self._file = path.open("a", encoding="utf-8", buffering=1 << 20)
         self._flushed = time.monotonic()
@@ -238,18 +251,17 @@ class EventWriter(contextlib.AbstractContextManager["EventWriter"]):
             self.flush()
 
     def flush(self) -> None:
-        """Hand all lines to the kernel; a RunDirError if it cannot take them."""
-        with self._explained():
+        """Hand all lines to the kernel; raises RunDirError if that fails: the disk may be full."""
+        with self._as_run_dir_error():
             self._file.flush()
 
     def close(self) -> None:
-        """Flush and close; the file is closed even where flushing fails."""
-        with self._explained():
+        """Flush and close; the file is closed even if flushing raises a RunDirError."""
+        with self._as_run_dir_error():
             self._file.close()
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Say what to do about a disk that is full."""
+    def _as_run_dir_error(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -260,6 +272,15 @@ class EventWriter(contextlib.AbstractContextManager["EventWriter"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _end_torn_line(path: Path) -> None:
+    """End a line that a killed writer left half written, so that ours starts on its own."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+        if file.seek(0, 2) > 0:
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
 
 
 class EventTail(GrowingFile):

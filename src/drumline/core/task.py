@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from drumline.core.json_lines import Record
+from drumline.core.rundir import RunDir
 
 MAX_WORKERS = 100
 """per node: the server that forks them passes on two files for each, and 256 at most"""
@@ -54,3 +56,8 @@ class AgentTask(Record):
     """where the ranks work; empty: where the agent was started"""
     variables: Mapping[str, str] = field(default_factory=dict)
     """of the ranks' environment, for an agent that was started before they were known"""
+
+    @property
+    def run_dir(self) -> RunDir:
+        """The run directory."""
+        return RunDir(Path(self.run))

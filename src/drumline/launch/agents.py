@@ -38,7 +38,6 @@ from drumline.core.errors import WorkerError
 from drumline.core.json_lines import encode
 from drumline.core.nodes import NodePlan
 from drumline.core.processes import deferred_signals
-from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.network import Network
@@ -46,7 +45,7 @@ from drumline.launch.network import Network
 _GRACE_S = 8.0  # agents give their workers five seconds
 
 
-class SessionProcess(subprocess.Popen[bytes]):
+class SessionProcess:
     """A process that leads a session of its own, so that Ctrl-C reaches us alone.
 
     What it prints, on standard output unless that is another (`stdout`), goes to a file without a
@@ -65,7 +64,7 @@ class SessionProcess(subprocess.Popen[bytes]):
         self.log: Path | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
         self._kept = 0
-        super().__init__(
+        self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=self._output if stdout is None else stdout,
@@ -77,16 +76,16 @@ class SessionProcess(subprocess.Popen[bytes]):
 
     def write(self, content: bytes) -> None:
         """Write to its standard input; one that has ended is found elsewhere."""
-        assert self.stdin is not None
+        assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self.stdin.write(content)
-            self.stdin.flush()
+            self.process.stdin.write(content)
+            self.process.stdin.flush()
 
     def end_input(self) -> None:
         """Let it find the end of its standard input."""
-        assert self.stdin is not None
+        assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self.stdin.close()
+            self.process.stdin.close()
 
     def keep_output(self) -> None:
         """Put what was printed since the last time into the log, where its folder still exists."""
@@ -107,12 +106,12 @@ class SessionProcess(subprocess.Popen[bytes]):
     def kill_all(self) -> None:
         """Send SIGKILL to it and to everything that it started, and do not wait."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
 
-    def kill(self) -> None:
-        """Kill what is left of it, and of everything that it started."""
+    def kill_and_wait(self) -> None:
+        """Kill what is left of it, and of everything that it started; returns when it is gone."""
         self.kill_all()
-        self.wait()
+        self.process.wait()
         self.end_input()
 
     def close(self) -> None:
@@ -125,13 +124,13 @@ def end_all(sessions: Sequence[SessionProcess]) -> None:
     """End a launch's agents that still run: SIGTERM, after a bounded wait or a Ctrl-C SIGKILL."""
     with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
         for session in sessions:
-            session.terminate()
+            session.process.terminate()
         deadline = time.monotonic() + _GRACE_S
         for session in sessions:
-            session.wait(max(0.0, deadline - time.monotonic()))
+            session.process.wait(max(0.0, deadline - time.monotonic()))
     with deferred_signals():
         for session in sessions:
-            session.kill()
+            session.kill_and_wait()
 
 
 class NodeAgent(SessionProcess):
@@ -158,19 +157,19 @@ class NodeAgent(SessionProcess):
     @property
     def exit_code(self) -> int | None:
         """How its task has ended: None while it goes on, 0 when it waits for the next one."""
-        code = self.poll()  # before we look for a report: it may come, and then the end
+        code = self.process.poll()  # before we look for a report: it may come, and then the end
         if not self._reports.closed and self._reports.read(16):  # (2)
             self._done = True
         return 0 if self._done else code
 
     def give(self, task: AgentTask) -> None:
         """Give it a task; it has none, or has done that well."""
-        self._done, self.log = False, RunDir(Path(task.run)).node_log(task.node)
+        self._done, self.log = False, task.run_dir.node_log(task.node)
         self.write(encode(**task.to_json()))  # (1)
 
     def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
         """Whether it lives, and one that is started here and now with these would be the same."""
-        return self.poll() is None and self._traits == _traits(preload, environment)
+        return self.process.poll() is None and self._traits == _traits(preload, environment)
 
     def close(self) -> None:
         """Keep what it has printed, and let go of what it reported; it has ended."""
@@ -185,7 +184,7 @@ def _traits(preload: tuple[str, ...], environment: Mapping[str, str]) -> tuple[o
     return preload, dict(environment), here.st_dev, here.st_ino
 
 
-_LAST_WORDS_S = 1.5  # ranks look for a second which nodes they still reach
+_REPORT_S = 1.5  # ranks look for a second which nodes they still reach
 
 
 class Agents(contextlib.AbstractContextManager["Agents"]):
@@ -221,7 +220,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         if plans and self._network is None:
             self._network = Network(plans, trains=not task.script)
         if self._network is not None:
-            run = RunDir(Path(task.run))
+            run = task.run_dir
             manifest = run.read_json("manifest.json") or {}
             run.write_json("manifest.json", {**manifest, "network": self._network.describe()})
         environment = self._environment(task)
@@ -241,7 +240,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             return False
         if any(codes) and self._failed_at is None:
             self._failed_at = time.monotonic()
-        return self._failed_at is None or time.monotonic() < self._failed_at + _LAST_WORDS_S
+        return self._failed_at is None or time.monotonic() < self._failed_at + _REPORT_S
 
     def check_network(self) -> None:
         """Raise a WorkerError if the network of simulated nodes went away."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
@@ -24,10 +23,8 @@ from drumline.core.processes import count_cores
 from drumline.core.scratch import is_held, sweep
 from drumline.core.task import SCRATCH
 from drumline.launch.mpirun import find_mpirun
-from drumline.launch.network import TOOLS, Way, find_way, missing_tools
+from drumline.launch.network import TOOLS, NamespaceMethod, find_namespace_method, missing_tools
 from drumline.launch.preflight import list_gpus
-
-_SCRATCH = re.compile(rf"(?:^|\0){SCRATCH}=/*([^/\0][^\0]*)".encode())
 
 
 @dataclass(frozen=True)
@@ -105,13 +102,15 @@ def _tools() -> Check:
 def _networks() -> list[Check]:
     """What simulated nodes need, tried in a namespace that is gone afterwards."""
     try:
-        way = find_way()
+        method = find_namespace_method()
     except CommError as error:
         return [Check("simulated nodes", False, "not here", error.message)]
     return [
-        Check("simulated nodes", True, way.name),
-        _discipline(way, "link rate", "tbf rate 1mbit burst 10000 limit 10000", "sch_tbf", "rate"),
-        _discipline(way, "link delay", "netem delay 1ms", "sch_netem", "delay_ms"),
+        Check("simulated nodes", True, method.name),
+        _discipline(
+            method, "link rate", "tbf rate 1mbit burst 10000 limit 10000", "sch_tbf", "rate"
+        ),
+        _discipline(method, "link delay", "netem delay 1ms", "sch_netem", "delay_ms"),
         Check(
             "node CPU share",
             Path("/proc/self/schedstat").exists(),
@@ -121,8 +120,8 @@ def _networks() -> list[Check]:
     ]
 
 
-def _discipline(way: Way, name: str, options: str, module: str, key: str) -> Check:
-    command = [*way.make, "tc", "qdisc", "add", "dev", "lo", "root", *options.split()]
+def _discipline(method: NamespaceMethod, name: str, options: str, module: str, key: str) -> Check:
+    command = [*method.make, "tc", "qdisc", "add", "dev", "lo", "root", *options.split()]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     kind = options.split()[0]
     if tried.returncode == 0:
@@ -150,12 +149,8 @@ def stray_processes() -> list[tuple[int, str]]:
         try:
             if int(entry.name) == os.getpid() or entry.stat().st_uid != os.getuid():
                 continue
-            told = _SCRATCH.search((entry / "environ").read_bytes())
-            if told is None:
-                continue
-            # as that process sees it: it may live in a container with folders of its own
-            folder = entry / "root" / os.fsdecode(told.group(1))
-            if is_held(folder):
+            folder = _scratch_of(entry)
+            if folder is None or is_held(folder):
                 continue
             parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
             if not folder.exists() and parent != "1":
@@ -165,3 +160,13 @@ def stray_processes() -> list[tuple[int, str]]:
             continue
         found.append((int(entry.name), command.strip()[:100]))
     return found
+
+
+def _scratch_of(entry: Path) -> Path | None:
+    """The launch's temporary folder that a process was told, if any."""
+    for variable in (entry / "environ").read_bytes().split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == SCRATCH.encode() and value:
+            # as that process sees it: it may live in a container with folders of its own
+            return entry / "root" / os.fsdecode(value).lstrip("/")
+    return None

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
 from drumline.core.errors import DrumlineError
 from drumline.core.json_lines import JsonLines, Message, encode
@@ -69,15 +70,18 @@ class GraderProcess(SessionProcess):
             ) from error
         self._start_s = _START_S
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(self, *_: object) -> None:
         """End the process and all that it started; it ends when there are no more requests."""
         self.end_input()
-        self.terminate()
+        self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(_GOODBYE_S)
-        self.kill()
-        if self.stdout is not None:
-            self.stdout.close()
+            self.process.wait(_GOODBYE_S)
+        self.kill_and_wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         self.close()
 
     def ask(
@@ -92,8 +96,10 @@ class GraderProcess(SessionProcess):
         """Ask the checks of a lab, or only those named; gives each as it begins, and its verdict.
 
         Where the process dies, or is silent for longer than a check may take and some slack, the
-        check under way gets a verdict that says so, and no more are asked; with none under way it
-        is a DrumlineError.
+        check under way gets a verdict that says so, and no more are asked.
+
+        Raises:
+            DrumlineError: it ended before it asked anything.
         """
         request = {"lab": lab, "folder": str(folder), "timeout_s": timeout_s, "total_s": total_s}
         self.write(encode(**request, checks=checks))
@@ -119,7 +125,7 @@ class GraderProcess(SessionProcess):
 
     def _events(self, silence_s: float) -> Iterator[Message]:
         """Give events until the process has ended, or is silent; loading torch may take longer."""
-        pipe, lines = self.stdout, JsonLines()
+        pipe, lines = self.process.stdout, JsonLines()
         assert pipe is not None
         while select.select([pipe], [], [], max(self._start_s, silence_s))[0]:
             chunk = os.read(pipe.fileno(), 1 << 16)

@@ -36,7 +36,7 @@ _INSTALL = "install Open MPI and mpi4py with: pip install 'drumline[mpi]'"
 
 
 def require_mpirun() -> str:
-    """Find the mpirun to launch ranks by; a UsageError where it or mpi4py is missing."""
+    """Find the mpirun to launch ranks by; raises UsageError if it or mpi4py is missing."""
     if importlib.util.find_spec("mpi4py") is None:
         raise UsageError(f"backend: mpi needs mpi4py, which is not installed; {_INSTALL}")
     found = find_mpirun()
@@ -55,7 +55,7 @@ class MpiRun:
 
     def start(self, task: AgentTask, _: tuple[NodePlan, ...] = ()) -> None:
         """Start all ranks of a task; they are on this host."""
-        run = RunDir(Path(task.run))
+        run = task.run_dir
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         tether = [sys.executable, "-m", "drumline.core.processes", str(os.getpid())]
@@ -75,7 +75,7 @@ class MpiRun:
     @property
     def exit_codes(self) -> list[int | None]:
         """Mpirun's exit code, None while it runs."""
-        return [] if self._mpirun is None else [self._mpirun.poll()]
+        return [] if self._mpirun is None else [self._mpirun.process.poll()]
 
     def stop(self) -> None:
         """End all ranks, and keep what mpirun has printed; read `exit_codes` before."""

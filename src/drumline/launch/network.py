@@ -1,7 +1,7 @@
 """`Network`: the simulated nodes of a launch, from the launcher's side.
 
-It starts the hub (`hub.py`) in a namespace of its own, by one of two ways: as root, or as anybody
-by a user namespace, in which the user stays who they are. Either way nothing is shared with the
+It starts the hub (`hub.py`) in a namespace of its own, by one of two methods: as root, or as
+anybody by a user namespace, in which the user stays who they are. Nothing is shared with the
 machine's own network. Agents enter a node by `nsenter`, which becomes the agent: the launcher stays
 the parent, so that all end with it.
 """
@@ -33,7 +33,7 @@ _ONE_NODE = "put all workers on one node (nodes=1 workers=N)"
 
 
 @dataclass(frozen=True)
-class Way:
+class NamespaceMethod:
     """How to make namespaces here, and how to enter them."""
 
     name: str
@@ -49,8 +49,8 @@ class Way:
         return ("nsenter", user, "--preserve-credentials", f"--net={space}", "--")
 
 
-AS_ROOT = Way("as root", ("unshare", "--net", "--"), by_user_namespace=False)
-AS_USER = Way(
+AS_ROOT = NamespaceMethod("as root", ("unshare", "--net", "--"), by_user_namespace=False)
+AS_USER = NamespaceMethod(
     "by a user namespace",
     ("unshare", "--user", "--map-current-user", "--keep-caps", "--net", "--"),
     by_user_namespace=True,
@@ -62,10 +62,11 @@ def missing_tools() -> list[str]:
     return [tool for tool in TOOLS if shutil.which(tool) is None]
 
 
-def find_way(*, instead: str = _ONE_NODE) -> Way:
+def find_namespace_method(*, instead: str = _ONE_NODE) -> NamespaceMethod:
     """Find out how a launch can make namespaces for simulated nodes here, by making one.
 
-    A CommError says what to do where that is not possible, or what else (`instead`).
+    Raises:
+        CommError: it cannot; says what to do about that, or `instead`.
     """
     if sys.platform != "linux":
         raise CommError(f"simulated nodes are made of Linux namespaces; go to Linux, or {instead}")
@@ -78,15 +79,15 @@ def find_way(*, instead: str = _ONE_NODE) -> Way:
             f"{'is' if one else 'are'} not here; install {'it' if one else 'them'} "
             f"(apt-get install {packages}), or {instead}"
         )
-    for way in (AS_ROOT, AS_USER) if os.geteuid() == 0 else (AS_USER,):
+    for method in (AS_ROOT, AS_USER) if os.geteuid() == 0 else (AS_USER,):
         tried = subprocess.run(
-            [*way.make, "ip", "link", "set", "dev", "lo", "up"],
+            [*method.make, "ip", "link", "set", "dev", "lo", "up"],
             capture_output=True,
             text=True,
             check=False,
         )
         if tried.returncode == 0:
-            return way
+            return method
     raise CommError(
         f"simulated nodes need network namespaces, which this machine refuses "
         f"({tried.stderr.strip()}); {_WAY_OUT.format(instead=instead)}"
@@ -100,7 +101,7 @@ class Network:
         """Make the network; `trains`: where a training runs on it, `slow_ranks` is a way out."""
         self.plans = plans
         self._trains = trains
-        self._way = find_way()
+        self._method = find_namespace_method()
         if any(plan.cpu < 1 for plan in plans) and not Path("/proc/self/schedstat").exists():
             instead = ", or delay a rank instead (slow_ranks.1.delay_ms=50)" if trains else ""
             raise CommError(
@@ -108,7 +109,7 @@ class Network:
                 f"here; leave cpu out{instead}"
             )
         self._hub = subprocess.Popen(
-            [*self._way.make, sys.executable, "-m", "drumline.launch.hub", str(os.getpid())],
+            [*self._method.make, sys.executable, "-m", "drumline.launch.hub", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -131,11 +132,11 @@ class Network:
     def describe(self) -> dict[str, object]:
         """Return what the run's manifest says of it: how it was made, the hub's pid, each node."""
         nodes = [plan.to_json() for plan in self.plans]
-        return {"made": self._way.name, "hub": self._hub.pid, "nodes": nodes}
+        return {"made": self._method.name, "hub": self._hub.pid, "nodes": nodes}
 
     def enter(self, node: int) -> tuple[str, ...]:
         """What to put before a command to run it on a node."""
-        return self._way.enter(self._hub.pid, self._spaces[node])
+        return self._method.enter(self._hub.pid, self._spaces[node])
 
     def holds(self) -> bool:
         """Whether the network is still there."""

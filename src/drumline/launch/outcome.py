@@ -24,14 +24,14 @@ _KEEP = "give --out DIR to keep the logs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """What is left of a run that has ended: its events, and how its agents ended."""
 
     run: RunDir
     world_size: int
     exit_codes: list[int | None]
     """of the agents, in node order"""
-    last_words: Path | None = None
+    fallback_events: Path | None = None
     """where ranks left errors that they could not write to the run directory"""
     since: float = 0.0
     """when this launch began; what an earlier session has logged does not count"""
@@ -81,7 +81,9 @@ class Outcome:
         logs = self.run.read_rank_events(self.world_size)
         errors = [error for log in logs for error in _since(log, "start", "error")]
         reported = {error["rank"] for error in errors}
-        for file in () if self.last_words is None else self.last_words.glob("rank-*.jsonl"):
+        for file in (
+            () if self.fallback_events is None else self.fallback_events.glob("rank-*.jsonl")
+        ):
             told = _since(read_events(file), "start", "error")
             errors += [error for error in told if error["rank"] not in reported]
         late = (error for error in errors if error["time"] >= self.since)
@@ -141,9 +143,7 @@ class Outcome:
 
     def _explain_exit(self, event: Event, *, others: int) -> WorkerError:
         rank, code = event["rank"], event["exit_code"]
-        signals = {-number: number.name for number in signal.Signals}
-        killer = signals.get(code, f"signal {-code}")
-        how = f"exited with code {code}" if code >= 0 else f"was killed by {killer}"
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
         hint = " (out of memory?)" if code == -signal.SIGKILL else _limit_hint(self.run, code)
         return WorkerError(
             f"rank {self._name(rank)} {how}{hint}; {self._fold(others)}{self._log(rank)}", rank=rank
@@ -223,3 +223,10 @@ def _last_lines(log: Path, who: str) -> str:
         return f"{who} printed nothing; "
     shown = "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
     return f"{who} printed last:\n{shown}\n"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -40,7 +40,7 @@ def watch_part(watch: Watch, name: str) -> Watch:
 
 
 @contextlib.contextmanager
-def probed(
+def launched_probe(
     module: str,
     request: Message,
     *,
@@ -52,9 +52,17 @@ def probed(
 ) -> Iterator[list[Message]]:
     """Launch a module of `drumline.probe` on so many ranks, and give what each answered.
 
-    The module finds the request in `probe.json`. The ranks are on this host, unless `plans` names
-    simulated nodes, equally many on each; `out` is the run directory to keep, else it is temporary.
-    `watch` is called again and again while they run, with what they say of their progress.
+    Args:
+        module: its full name.
+        request: what it finds in `probe.json`.
+        ranks: how many, over all nodes, equally many on each.
+        out: the run directory to keep; None: a temporary one.
+        plans: the simulated nodes to run on; none: this host.
+        by_mpi: let mpirun start the ranks, on this host.
+        watch: called again and again while they run, with what they say of their progress.
+
+    Raises:
+        DrumlineError: what went wrong first, told by rank; or there is no MPI.
     """
     if by_mpi:
         require_mpirun()

@@ -35,7 +35,7 @@ from drumline.core.formatting import counted
 from drumline.core.rundir import EventTail, RunDir
 from drumline.core.task import AgentTask
 from drumline.launch.mpirun import MpiRun
-from drumline.launch.outcome import Outcome
+from drumline.launch.outcome import RunOutcome
 from drumline.launch.preflight import may_have_gpu
 
 if TYPE_CHECKING:
@@ -74,19 +74,21 @@ def build_manifest(argv: list[str]) -> dict[str, object]:
 def _version(package: str) -> str | None:
     from importlib.metadata import PackageNotFoundError, version  # slow to load, rarely needed
 
-    with contextlib.suppress(PackageNotFoundError):
+    try:
         return version(package)
-    return None
+    except PackageNotFoundError:
+        return None
 
 
 def _git_commit() -> str | None:
     """The commit of the folder that the run was started in, if it is a git checkout."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+    try:
         answer = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
         )
-        return answer.stdout.strip() or None
-    return None
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
 
 
 def refuse_without_gpu(spec: RunSpec) -> None:
@@ -99,7 +101,7 @@ def refuse_without_gpu(spec: RunSpec) -> None:
 
 
 def refuse_bad_init_file(init: str) -> None:
-    """Refuse to launch with an init file that ranks cannot rendezvous by (UsageError).
+    """Raise a UsageError if ranks cannot rendezvous by the init file; tries to make it.
 
     One that is there already has another run's addresses in it, which torch would read; one that
     cannot be made torch would try to open for ever.
@@ -110,20 +112,20 @@ def refuse_bad_init_file(init: str) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         path.unlink()
-        return
     except FileExistsError:
-        problem = (
-            "the file exists already, left by another run or in use by it; remove it, or write "
-            "init: file to get a fresh one"
-        )
+        raise UsageError(
+            f"init: {init}: the file exists already, left by another run or in use by it; "
+            f"remove it, or write init: file to get a fresh one"
+        ) from None
     except OSError as error:
-        problem = "there is no such folder; make it, or write init: file to do without"
-        if path.parent.is_dir():
-            problem = (
-                f"the file cannot be made ({error.strerror}); name one in a folder that you can "
-                f"write to, or write init: file to do without"
-            )
-    raise UsageError(f"init: {init}: {problem}")
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"init: {init}: there is no such folder; make it, or write init: file to do without"
+            ) from None
+        raise UsageError(
+            f"init: {init}: the file cannot be made ({error.strerror}); name one in a folder that "
+            f"you can write to, or write init: file to do without"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -131,7 +133,9 @@ def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
     """Make the run directory of a launch that trains; removed again after a mistake in the spec.
 
     A crash or an interrupt leaves it, with its logs; so does a run that came to its first step.
-    Where this machine cannot run the spec (UsageError), nothing is made.
+
+    Raises:
+        UsageError: this machine cannot run the spec; nothing was made.
     """
     from drumline.spec.load import write_run_spec  # pydantic: not before an agent has started
 
@@ -165,8 +169,11 @@ def resumed_run(
 ) -> Iterator[tuple[RunDir, RunSpec]]:
     """Find the run of `resume=RUN`, hold it while it goes on, with the overrides it may have.
 
-    If it never trains, all is put back. `ranks`: how many, where somebody else starts them. An
-    override that would change what it computes is refused (UsageError).
+    If it never trains, all is put back. `ranks`: how many, where somebody else starts them.
+
+    Raises:
+        RunDirError: there is nothing to continue from.
+        UsageError: there is no such run, or an override would change what it computes.
     """
     from drumline.spec.load import load_spec, read_run_spec
 
@@ -306,19 +313,29 @@ def launched_ranks(
 ) -> Iterator[Iterator[None]]:
     """Launch ranks by the agents, or by mpirun; whatever happens, none is left in the end.
 
-    Gives what is to be iterated over: it yields a few times a second until all ranks have ended,
-    and ends them where the run directory is removed meanwhile. `task` is the first node's; without
-    `plans` all workers are on this host. `kept` and `timeout` are those of `Outcome`, which raises
-    what went wrong first.
+    Gives what is to be iterated over: it yields a few times a second until all ranks have ended.
+
+    Args:
+        run: where it is removed meanwhile, the ranks are ended.
+        task: the first node's.
+        agents: start the ranks, unless mpirun does.
+        plans: the simulated nodes; none: all workers are on this host.
+        by_mpi: whether mpirun starts them, as it must where MPI is the backend.
+        kept: whether the run directory stays, as in `RunOutcome`.
+        timeout: what limits how long a rank waits for others, likewise.
+
+    Raises:
+        DrumlineError: what went wrong first, told by rank.
     """
     started = time.time()
+    manifest = run.path / "manifest.json"
     ranks: Agents | MpiRun = agents
     if by_mpi:
         agents.end()  # the first was started before the spec was known
         ranks = MpiRun(agents.scratch)
 
     def poll() -> Iterator[None]:
-        while ranks.running() and run.manifest_file.exists():
+        while ranks.running() and manifest.exists():
             yield
             time.sleep(_POLL_S)
 
@@ -329,13 +346,13 @@ def launched_ranks(
         exit_codes = ranks.exit_codes
     finally:
         ranks.stop()
-    if not run.manifest_file.exists():
+    if not manifest.exists():
         raise RunDirError(f"{run.path} was removed while it trained; start the run again")
-    Outcome(
+    RunOutcome(
         run=run,
         world_size=task.workers * max(1, len(plans)),
         exit_codes=exit_codes,
-        last_words=agents.scratch.path,
+        fallback_events=agents.scratch.path,
         since=started,
         kept=kept,
         timeout=timeout,

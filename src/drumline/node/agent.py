@@ -190,12 +190,12 @@ class JobAgent:
             self._kill_at = time.monotonic()
             if self._has_ranks():  # one that waits for other agents does not react to SIGTERM
                 self._kill_at += grace_s
-                self._agent.terminate()
+                self._agent.process.terminate()
 
     def close(self) -> None:
         """Kill what is left, and keep what the agent printed."""
         if self._agent is not None:
-            self._agent.kill()
+            self._agent.kill_and_wait()
             self._agent.close()
         self.scratch.remove()
 
@@ -206,13 +206,15 @@ class JobAgent:
         return any(run.rank_log(first + local).exists() for local in range(self._task.workers))
 
 
-def read_reports(run: RunDir, *, node: int, workers: int, last_words: Path | None) -> ExitReports:
+def read_reports(
+    run: RunDir, *, node: int, workers: int, fallback_events: Path | None
+) -> ExitReports:
     """Read the exit reports of a job's ranks on this node.
 
-    `last_words`: where ranks left errors that they could not write to the run directory.
+    `fallback_events`: where ranks left errors that they could not write to the run directory.
     """
     names = [f"rank-{rank}" for rank in range(node * workers, (node + 1) * workers)]
-    folders = [run.events, *filter(None, [last_words])]
+    folders = [run.events, *filter(None, [fallback_events])]
     reports: ExitReports = {}
     for name in (*names, f"node-{node}"):
         events = [e for folder in folders for e in read_events(folder / f"{name}.jsonl")]

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from drumline.core.errors import DrumlineError, RunDirError
 from drumline.core.json_lines import Message
-from drumline.launch.outcome import Outcome
+from drumline.launch.outcome import RunOutcome
 from drumline.launch.runs import FAILURE
 from drumline.node.agent import JobAgent, build_task, exit_code_of, settle_terms, write_reports
 from drumline.node.job import SETTLED, JobFolder, Ticket, bring_checkpoints
@@ -134,11 +134,11 @@ class Leader(Runner):
     def _judge(self) -> Over:
         """Find out how the job has ended: what went wrong first, over all nodes (6)."""
         try:
-            Outcome(
+            RunOutcome(
                 run=self.run_dir,
                 world_size=self._world_size,
                 exit_codes=self._exit_codes(),
-                last_words=self.agent.scratch.path,
+                fallback_events=self.agent.scratch.path,
                 timeout="the script's own timeout" if self.job.argv else "timeout_s",
             ).check()
         except DrumlineError as error:

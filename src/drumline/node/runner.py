@@ -263,7 +263,7 @@ class Follower(Runner):
                 self.run_dir,
                 node=self.job.node,
                 workers=self.workers,
-                last_words=self.agent.scratch.path,
+                fallback_events=self.agent.scratch.path,
             )
         code = self.agent.exit_code
         peer.send("ended", code=1 if code is None else code, told=reports)

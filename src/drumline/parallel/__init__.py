@@ -1,11 +1,11 @@
 """How ranks cooperate: aggregators, buckets, wrappers and hooks for data parallelism."""
 
-from drumline.parallel.aggregate import KINDS, Aggregator, all_reduce
+from drumline.parallel.aggregate import KINDS, Aggregator
 from drumline.parallel.axes import Axes, build_axes
-from drumline.parallel.data_parallel import DataParallel, broadcast_state
+from drumline.parallel.data_parallel import DataParallel
 from drumline.parallel.dynamo import postpone_dynamo
-from drumline.parallel.hook import HookState, comm_hook
-from drumline.parallel.naive import average_gradients, average_parameters
+from drumline.parallel.hook import comm_hook
+from drumline.parallel.naive import average_gradients
 from drumline.parallel.shard_spec import ShardSpec, clip_split_gradients, describe_shard
 from drumline.parallel.strategy import Strategy, build_strategy
 from drumline.parallel.tied import TiedGradients
@@ -15,14 +15,10 @@ __all__ = [
     "Aggregator",
     "Axes",
     "DataParallel",
-    "HookState",
     "ShardSpec",
     "Strategy",
     "TiedGradients",
-    "all_reduce",
     "average_gradients",
-    "average_parameters",
-    "broadcast_state",
     "build_axes",
     "build_strategy",
     "clip_split_gradients",

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from drumline.core.errors import SpecError
+from drumline.core.files import write_atomic
 from drumline.core.rundir import RunDir
 from drumline.spec.parts import SpecPart
 from drumline.spec.run_spec import SHORTHAND, RunSpec
@@ -76,7 +77,7 @@ def read_run_spec(run: RunDir) -> RunSpec:
 
 def write_run_spec(run: RunDir, spec: RunSpec) -> None:
     """Write the resolved spec into a run's directory."""
-    run.write_text(run.spec_file.name, dump_spec(spec))
+    write_atomic(run.spec_file, dump_spec(spec))
 
 
 def spec_options(spec: RunSpec) -> dict[str, str]:
@@ -114,7 +115,11 @@ def _refuse_simulated_nodes(values: Mapping[str, object], places: Places) -> Non
 
 
 def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
-    """Read a spec of any kind from `key=value` options alone; `example` is a command with some."""
+    """Read a spec of any kind from `key=value` options alone; `example` is a command that has some.
+
+    Raises:
+        SpecError: the options do not make such a spec; says which one, and the way out.
+    """
     values: dict[str, object] = {}
     places: Places = {}
     for option in options:
@@ -123,7 +128,11 @@ def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
 
 
 def read_file(kind: type[P], path: Path, options: Iterable[str] = ()) -> P:
-    """Read a spec of any kind from a file, with `key=value` options over it."""
+    """Read a spec of any kind from a file, with `key=value` options over it.
+
+    Raises:
+        SpecError: they do not make such a spec; says which line or option, and the way out.
+    """
     values, places = _read_yaml(path)
     for option in options:
         _apply_override(values, places, option, "name=mine nodes=4")

@@ -22,7 +22,7 @@ from typing import Literal
 from pydantic import Field
 
 from drumline.core.formatting import counted
-from drumline.spec.parts import SpecPart, clash
+from drumline.spec.parts import ClashError, SpecPart, clash
 
 Axis = Literal["data", "pipeline", "tensor"]
 AXES: tuple[Axis, ...] = ("data", "pipeline", "tensor")
@@ -91,7 +91,10 @@ class Mesh:
 
 
 def settle_mesh(given: MeshSpec, kind: str, *, workers: int, nodes: int) -> Mesh:
-    """Fill in what a spec does not say of its mesh: the strategy's own axis takes what is left."""
+    """Fill in what a spec does not say of its mesh: the strategy's own axis takes what is left.
+
+    Raises ClashError if the axes do not come to as many ranks as will start.
+    """
     world = workers * nodes
     open_axis = _OPEN.get(kind, "data")
     sizes = {axis: getattr(given, axis) for axis in AXES}
@@ -99,18 +102,23 @@ def settle_mesh(given: MeshSpec, kind: str, *, workers: int, nodes: int) -> Mesh
     if sizes[open_axis] is None:
         sizes[open_axis] = max(1, world // taken)
     mesh = Mesh(**{axis: size or 1 for axis, size in sizes.items()})
-    if mesh.size == world:
-        return mesh
-    # say what comes out even
-    others = mesh.size // getattr(mesh, open_axis)
+    if mesh.size != world:
+        raise _mismatch(mesh, open_axis, workers, nodes)
+    return mesh
+
+
+def _mismatch(mesh: Mesh, axis: Axis, workers: int, nodes: int) -> ClashError:
+    """Give the numbers, and ways out that come out even."""
+    world = workers * nodes
+    others = mesh.size // getattr(mesh, axis)
     ways = []
     if mesh.size % nodes == 0:
         ways.append(f"workers={mesh.size // nodes}")
     if world % others == 0:
-        ways.append(f"mesh.{open_axis}={world // others}")
+        ways.append(f"mesh.{axis}={world // others}")
     elif not ways:
         ways.append(f"nodes=1 workers={mesh.size}")
-    raise clash(
+    return clash(
         "world_size_mismatch",
         mesh=mesh,
         ranks=counted(mesh.size, "rank"),

@@ -22,7 +22,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int |
 
 
 class ClashError(ValueError):
-    """Keys that are fine one by one but not together; `keys` says which (none: its own)."""
+    """Keys that are fine one by one but not together; `keys` says which."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
@@ -205,15 +205,20 @@ SLOWEST, FASTEST = 10**6, 4 * 10**11
 def _check_rate(value: object) -> int:
     rate = parse_rate(value)
     if not SLOWEST <= rate <= FASTEST:
-        limits = {"least": format_rate(SLOWEST), "most": format_rate(FASTEST)}
-        raise clash("no_rate_of_a_link", value=value, **limits)
+        raise ValueError(
+            f"{value!r} is no rate for a link; give one from {format_rate(SLOWEST)} to "
+            f"{format_rate(FASTEST)}, such as 100mbit or 1gbit"
+        )
     return rate
 
 
 def check_node_count(nodes: int) -> int:
-    """Refuse a spec with more simulated nodes than there are addresses, or none (ValueError)."""
+    """Raise ValueError for no simulated node at all, or more than there are addresses."""
     if not 1 <= nodes <= MAX_NODES:
-        raise clash("no_such_node_count", nodes=nodes, network=f"{PREFIX}.0/24", most=MAX_NODES)
+        raise ValueError(
+            f"got {nodes}, but the simulated network {PREFIX}.0/24 has addresses for 1 to "
+            f"{MAX_NODES} nodes; write e.g. nodes=4, and more workers on each"
+        )
     return nodes
 
 
@@ -262,7 +267,7 @@ def plan_nodes(
 
 
 def check_slow_nodes(nodes: int, link: LinkSpec, slow_nodes: Mapping[int, SlowNode]) -> None:
-    """Refuse a spec with links or slow nodes where it has no such simulated nodes (ClashError)."""
+    """Raise ClashError for links or slow nodes of a spec that has no such simulated nodes."""
     if nodes == 1 and (slow_nodes or link != LinkSpec()):
         raise clash("no_simulated_nodes", key="slow_nodes" if slow_nodes else "link")
     late = sorted(node for node in slow_nodes if not 0 <= node < nodes)

@@ -56,7 +56,10 @@ _INIT = re.compile(r"env|tcp|file|tcp://(\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(\d{1,5})
 def _check_init(value: str) -> str:
     match = _INIT.fullmatch(value)
     if match is None or int(match.group(2) or 1) not in range(1, 1 << 16):
-        raise clash("no_such_init", value=value)
+        raise ValueError(
+            f"{value!r} is no way for ranks to meet; "
+            "use env, tcp, file, tcp://HOST:PORT or file:///ABSOLUTE/PATH"
+        )
     return value
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from drumline.core.formatting import counted
+from drumline.spec.mesh import Mesh
 from drumline.spec.parts import Bytes, SpecPart, clash
 
 if TYPE_CHECKING:
@@ -55,10 +56,14 @@ Balance = ByRule | tuple[int, ...]
 def _check_balance(value: object) -> object:
     if value in get_args(ByRule):
         return value
-    layers = value if isinstance(value, list | tuple) else ()
-    if layers and all(type(count) is int and count >= 1 for count in layers):
-        return tuple(layers)
-    raise clash("balance_of_nothing", value=list(value) if isinstance(value, tuple) else value)
+    if isinstance(value, tuple):  # shown as it is written in a spec
+        value = list(value)
+    if isinstance(value, list) and value and all(type(n) is int and n >= 1 for n in value):
+        return tuple(value)
+    raise ValueError(
+        f"{value!r} does not say where to cut; use auto, time, bytes, or how many layers "
+        f"each part has, e.g. [1, 3]"
+    )
 
 
 class StrategySpec(SpecPart):
@@ -136,15 +141,10 @@ def settle_aggregator(values: Any) -> Any:
 
 
 def check_split(spec: RunSpec) -> None:
-    """Check that the spec's strategy fits its mesh, and what else is about a split model."""
+    """Raise ClashError if the spec's strategy and mesh do not fit, or keys about a split model."""
     strategy, mesh = spec.strategy, spec.axes
     if strategy.kind == "rpc":
-        if mesh.data > 1 or mesh.tensor > 1:
-            raise clash("rpc_with_mesh")
-        size, parts = mesh.size, strategy.parts
-        if parts is not None and parts != size:
-            counts = {"parts": counted(parts, "part"), "ranks": counted(size, "rank")}
-            raise clash("rpc_parts_and_ranks", spec=strategy, size=size, **counts)
+        _check_rpc(strategy, mesh)
         _refuse_keys(strategy, _OF_PIPELINES, "not_by_rpc")
     elif mesh.pipeline > 1 and strategy.kind == "ddp":
         raise clash("ddp_of_stages")
@@ -171,6 +171,14 @@ def _refuse_keys(strategy: StrategySpec, keys: Sequence[str], name: str) -> None
 def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
     """Return the bubble of a spec's pipeline: a stage's idle share of a step, for equal chunks."""
     return (stages - 1) / (chunks * microbatches + stages - 1)
+
+
+def _check_rpc(strategy: StrategySpec, mesh: Mesh) -> None:
+    if mesh.data > 1 or mesh.tensor > 1:
+        raise clash("rpc_with_mesh")
+    if strategy.parts is not None and strategy.parts != mesh.size:
+        parts, ranks = counted(strategy.parts, "part"), counted(mesh.size, "rank")
+        raise clash("rpc_parts_and_ranks", spec=strategy, parts=parts, ranks=ranks, size=mesh.size)
 
 
 def _check_microbatches(spec: RunSpec) -> None:

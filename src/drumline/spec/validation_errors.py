@@ -46,7 +46,7 @@ def explain_error(detail: ErrorDetails, places: Places, spec: type[SpecPart] = R
 
 def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
     """Tell what one of our own checks said, at the place of a key that it is about."""
-    if not isinstance(error, ClashError) or not error.keys:
+    if not isinstance(error, ClashError):
         return f"{_place(path, places)}{'.'.join(path)}: {error}"
     concerned = {(*path, *key.split(".")) for key in error.keys}
     concerned |= {key[:-1] for key in concerned if SHORTHAND.get(key[:-1]) == key[-1]}

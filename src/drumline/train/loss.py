@@ -20,7 +20,7 @@ _BATCH = 500
 
 
 @dataclass(frozen=True)
-class Score:
+class Evaluation:
     """How well a model does on a test set."""
 
     loss: float
@@ -49,7 +49,7 @@ def average_loss(own: Sequence[float], device: torch.device) -> float:
 
 
 @torch.no_grad()
-def evaluate(runner: ModelRunner) -> Score:
+def evaluate(runner: ModelRunner) -> Evaluation:
     """Measure loss and accuracy on the test set, a share on each rank; all get the same score."""
     model, axes, test = runner.model, runner.context.axes, runner.context.data.test
     was_training = model.training
@@ -70,7 +70,7 @@ def evaluate(runner: ModelRunner) -> Score:
     model.train(was_training)
     dist.all_reduce(totals)
     loss, correct, count = totals.tolist()
-    return Score(loss=loss / count, accuracy=correct / count)
+    return Evaluation(loss=loss / count, accuracy=correct / count)
 
 
 def check_loss(loss: float, runner: ModelRunner, step: StepInputs, inputs: Tensor | None) -> None:

@@ -15,7 +15,7 @@ from drumline.comm import (
     LOOPBACK,
     BackendChoice,
     BackendContext,
-    Host,
+    HostInfo,
     StoreBarrier,
     build_store,
     choose_backend,
@@ -39,7 +39,7 @@ class Ranks:
     """The ranks of a run, once all have come."""
 
     barrier: StoreBarrier
-    hosts: list[Host]
+    hosts: list[HostInfo]
     leader: str
     """the address of rank 0"""
 
@@ -64,9 +64,9 @@ def rendezvous(
     barrier = StoreBarrier(store, rank=rank.rank, world_size=rank.world_size, name=rank.name_of)
     if RANK_OPTIONS in os.environ:  # each rank was started on its own, with options of its own
         barrier.agree(json.loads(os.environ[RANK_OPTIONS]), spec.timeout_s)
-    barrier.gather("come", spec.timeout_s)
+    barrier.wait_for_all("come", spec.timeout_s)
     told = barrier.all_gather("say where it is", json.dumps(asdict(this_host())), spec.timeout_s)
-    hosts = [Host(**json.loads(host)) for host in told]
+    hosts = [HostInfo(**json.loads(host)) for host in told]
     threads = spec.threads or max(1, count_cores() // ranks_with(hosts, hosts[rank.rank]))
     torch.set_num_threads(threads)
     events.write("setup", device=str(device), threads=threads)
@@ -83,7 +83,7 @@ def join_ranks(
 ) -> BackendChoice:
     """Start the training run's process group; blocks until all ranks have loaded what they need."""
     barrier, store = ranks.barrier, ranks.barrier.store
-    barrier.gather("finish loading", max(spec.timeout_s, LONG_TIMEOUT_S))
+    barrier.wait_for_all("finish loading", max(spec.timeout_s, LONG_TIMEOUT_S))
     here = BackendContext(
         store=store,
         rank=rank.rank,

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
 
 import torch
 
@@ -26,7 +25,7 @@ import drumline
 from drumline.comm import LostPeerError, mentions_lost_peer, unreachable_nodes
 from drumline.core.errors import ERRORS, CommError, DrumlineError
 from drumline.core.nodes import name_rank, node_addresses
-from drumline.core.processes import die_with_parent
+from drumline.core.processes import die_with_parent, exit_at_once
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import RANK_OPTIONS, SCRATCH
 
@@ -124,14 +123,14 @@ def rank_process(
                 atexit._run_exitfuncs()
                 if not error.code:
                     return  # the agent waits for what its function returns
-                _leave(error.code if isinstance(error.code, int) else 1)
+                exit_at_once(error.code if isinstance(error.code, int) else 1)
             _write_failure(events, error, rank=info.rank)
             if _is_consequence(error):
                 time.sleep(_CONSEQUENCE_DELAY_S)
             traceback.print_exception(type(error), error, _users_part(error.__traceback__))
             if runs_script:
                 atexit._run_exitfuncs()
-            _leave(error.exit_code if isinstance(error, DrumlineError) else 1)
+            exit_at_once(error.exit_code if isinstance(error, DrumlineError) else 1)
 
 
 def _log_to(path: Path) -> None:
@@ -144,13 +143,6 @@ def _log_to(path: Path) -> None:
     os.close(log)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def _leave(code: int) -> NoReturn:
-    """End at once: destructors of a broken process group may wait for peers that are gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _write_failure(events: EventWriter, error: BaseException, *, rank: int) -> None:
@@ -168,8 +160,8 @@ def _write_failure(events: EventWriter, error: BaseException, *, rank: int) -> N
     except DrumlineError:
         elsewhere = True
     if elsewhere and SCRATCH in os.environ:
-        with EventWriter(Path(os.environ[SCRATCH]) / f"rank-{rank}.jsonl") as last_words:
-            last_words.write("error", **record)
+        with EventWriter(Path(os.environ[SCRATCH]) / f"rank-{rank}.jsonl") as fallback_events:
+            fallback_events.write("error", **record)
 
 
 def _refuse_to_repeat(run: RunDir, attempt: int, world_size: int) -> None:

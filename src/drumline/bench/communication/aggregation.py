@@ -15,7 +15,7 @@ from drumline.bench.case_runner import BenchResult, describe_machine
 from drumline.bench.specs import AggregationSpec
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import Event
-from drumline.launch.probe import Watch, probed, watch_part
+from drumline.launch.probe import Watch, launched_probe, watch_part
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import compute_ledger
 from drumline.spec.run_spec import TEXT_MODELS
@@ -75,7 +75,7 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
         "budget_s": _BUDGET_S,
     }
     for name, plans in spec.situations.items():
-        with probed(
+        with launched_probe(
             "drumline.probe.aggregation",
             request,
             ranks=spec.nodes * spec.workers,

@@ -29,7 +29,7 @@ from pathlib import Path
 from drumline.bench.case_runner import BenchResult, describe_machine
 from drumline.bench.specs import CollectivesSpec
 from drumline.core.nodes import NodePlan
-from drumline.launch.probe import Watch, probed
+from drumline.launch.probe import Watch, launched_probe
 from drumline.report.intervals import quartiles
 from drumline.schedules import cost
 from drumline.schedules.collectives import (
@@ -325,7 +325,7 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
             "budget_s": _BUDGET_S / len(spec.workers),
         }
         folder = out if out is None or len(spec.workers) == 1 else out / f"workers-{workers}"
-        with probed(
+        with launched_probe(
             "drumline.probe.collectives",
             request,
             ranks=spec.nodes * workers,

@@ -7,7 +7,7 @@ in the two halves: while a slow rank still reads one, a fast one already writes 
 back to the first only after a barrier that the slow one has come to.
 
 `allocate` gives tensors that live in shared memory themselves, a row for each rank again. They are
-never copied in or out (`Place`).
+never copied in or out (`SharedRegion`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BLOCK_BYTES = 2**18  # read, added and written back while it is in a core's cac
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class SharedRegion:
     """Where a tensor lies in shared memory: at the same offset in each rank's row."""
 
     where: str
@@ -71,7 +71,7 @@ class Arena:
         self._half = 0
         self._views: dict[tuple[int, torch.dtype, int], list[Tensor]] = {}
         self._allocated: list[tuple[int, int, list[Tensor]]] = []
-        self._places: dict[tuple[int, torch.dtype, int], Place] = {}
+        self._regions: dict[tuple[int, torch.dtype, int], SharedRegion] = {}
 
     def rows(self, dtype: torch.dtype, numel: int) -> list[Tensor]:
         """Return the first `numel` elements of each rank's row, in the half whose turn it is."""
@@ -98,26 +98,26 @@ class Arena:
         self._allocated.append((rows[self.rank].data_ptr(), row_bytes, rows))
         return rows[self.rank][: numel * dtype.itemsize].view(dtype)
 
-    def place_of(self, tensor: Tensor) -> Place | None:
+    def region_of(self, tensor: Tensor) -> SharedRegion | None:
         """Find where a flat tensor lies in shared memory; None if it lives elsewhere."""
         if not self._allocated:
             return None
         key = (tensor.data_ptr(), tensor.dtype, tensor.numel())
-        place = self._places.get(key)
-        if place is None:
-            place = self._find(tensor)
-            if place is not None:
-                self._places[key] = place
-        return place
+        region = self._regions.get(key)
+        if region is None:
+            region = self._find(tensor)
+            if region is not None:
+                self._regions[key] = region
+        return region
 
-    def _find(self, tensor: Tensor) -> Place | None:
+    def _find(self, tensor: Tensor) -> SharedRegion | None:
         address = tensor.data_ptr()
         for number, (begin, nbytes, rows) in enumerate(self._allocated):
             if begin <= address and address + tensor.nbytes <= begin + nbytes:
                 offset = address - begin
                 parts = [row[offset : offset + tensor.nbytes].view(tensor.dtype) for row in rows]
                 mine = share_of(self.rank, self.size, tensor.numel(), tensor.itemsize)
-                return Place(
+                return SharedRegion(
                     where=f" in place {number}:{offset}",
                     shares=[
                         [part[block] for part in parts]
@@ -132,7 +132,7 @@ class Arena:
         self._watch.close()
         self._views.clear()
         self._allocated.clear()
-        self._places.clear()
+        self._regions.clear()
 
     def _share(self, name: str, nbytes: int) -> Segment:
         return share_segment(PrefixStore(name, self._store), self.rank, self.size, nbytes)

@@ -65,12 +65,12 @@ def barrier(arena: Arena) -> None:
 
 def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
     """Combine a tensor over all ranks through shared memory, in place."""
-    place = arena.place_of(flat)
-    where = "" if place is None else place.where
+    region = arena.region_of(flat)
+    where = "" if region is None else region.where
     call = _call("all_reduce", op, flat.dtype, flat.numel(), where)
-    if place is not None:
+    if region is not None:
         arena.barrier.wait(call)
-        for total, *others in place.shares:
+        for total, *others in region.shares:
             combine(op, [total, *others], total)
             for other in others:
                 other.copy_(total)

@@ -247,7 +247,7 @@ class InOrder:
         self._order = threading.Lock()
         self._running = threading.Lock()
         self._ended: Future[None] = Future()
-        """of a collective that has ended before its caller gets it"""
+        """of every collective that has run on its caller's thread"""
         self._ended.set_result(None)
         self._latest: Future[None] | None = None
         self._closed = False
@@ -255,19 +255,21 @@ class InOrder:
     def run(self, collective: Collective, tensors: list[Tensor], *, blocking: bool) -> dist.Work:
         """Run a collective now (blocking, and nothing is queued), or queue it."""
         with self._order:  # threads of autograd call here, too
-            done, idle = self._ended, self._latest is None or self._latest.done()
-            if not idle or not (blocking or self._closed):
-                done = self._latest = self._stream.submit(partial(self._guarded, collective))
-            else:
+            idle = self._latest is None or self._latest.done()
+            queued = None
+            if idle and (blocking or self._closed):
                 self._running.acquire()
-        if done is self._ended:
+            else:
+                queued = self._latest = self._stream.submit(partial(self._guarded, collective))
+        if queued is None:
             try:
                 collective()
             finally:
                 self._running.release()
-        elif blocking:
-            done.result()
-        return PendingWork(done, tensors)
+            return PendingWork(self._ended, tensors)
+        if blocking:
+            queued.result()
+        return PendingWork(queued, tensors)
 
     def close(self) -> None:
         """Let queued collectives end, and the thread with them; no other starts."""

@@ -69,11 +69,11 @@ def gpipe(stage: int, stages: int, microbatches: int) -> Iterator[Instruction]:
     The paper takes the backwards last microbatch first; here they come in the order of the
     forwards, so that all schedules add gradients up in one order, and end with the same bits.
     """
-    place = _Place(stage, stages, 1)
+    position = _StagePosition(stage, stages, 1)
     for microbatch in range(microbatches):
-        yield from place.forward(microbatch, 0)  # (1)
+        yield from position.forward(microbatch, 0)  # (1)
     for microbatch in range(microbatches):
-        yield from place.backward(microbatch, 0)  # (2)
+        yield from position.backward(microbatch, 0)  # (2)
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int) -> Iterator[Instruction]:
@@ -85,7 +85,7 @@ def one_f_one_b(stage: int, stages: int, microbatches: int) -> Iterator[Instruct
     stage 2  .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .      none ahead
     """
     order = [(microbatch, 0) for microbatch in range(microbatches)]
-    return _alternate(_Place(stage, stages, 1), order, order, ahead=stages - 1 - stage)
+    return _alternate(_StagePosition(stage, stages, 1), order, order, ahead=stages - 1 - stage)
 
 
 def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> Iterator[Instruction]:
@@ -108,7 +108,7 @@ def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> Iter
     forwards = [(k, chunk) for each in rounds for chunk in range(chunks) for k in each]
     backwards = [(k, chunk) for each in rounds for chunk in reversed(range(chunks)) for k in each]
     ahead = (chunks - 1) * len(rounds[-1]) + 2 * (stages - 1 - stage)
-    return _alternate(_Place(stage, stages, chunks), forwards, backwards, ahead=ahead)
+    return _alternate(_StagePosition(stage, stages, chunks), forwards, backwards, ahead=ahead)
 
 
 SCHEDULES: Mapping[str, Callable[..., Iterator[Instruction]]] = MappingProxyType(
@@ -126,7 +126,7 @@ def peak_live(instructions: Iterable[Instruction]) -> int:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StagePosition:
     """Where a rank stands in the pipeline, which decides what it receives and sends."""
 
     stage: int
@@ -149,7 +149,7 @@ class _Place:
 
 
 def _alternate(
-    place: _Place,
+    position: _StagePosition,
     forwards: Sequence[tuple[int, int]],
     backwards: Sequence[tuple[int, int]],
     *,
@@ -158,9 +158,9 @@ def _alternate(
     """Yield forwards that run ahead, then one forward, one backward, then the backwards left."""
     ahead = min(ahead, len(forwards))
     for forward in forwards[:ahead]:
-        yield from place.forward(*forward)
+        yield from position.forward(*forward)
     for forward, backward in zip(forwards[ahead:], backwards, strict=False):
-        yield from place.forward(*forward)
-        yield from place.backward(*backward)
+        yield from position.forward(*forward)
+        yield from position.backward(*backward)
     for backward in backwards[len(forwards) - ahead :]:
-        yield from place.backward(*backward)
+        yield from position.backward(*backward)

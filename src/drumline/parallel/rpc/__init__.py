@@ -4,8 +4,8 @@ The form in which labs teach it, with RRefs, distributed autograd and the distri
 no more than that: PyTorch only maintains RPC. For speed take a pipeline of plain messages.
 """
 
-from drumline.parallel.rpc.agents import Agents, join_rpc
+from drumline.parallel.rpc.agents import RpcAgents, join_rpc
 from drumline.parallel.rpc.leader import RpcModel
 from drumline.parallel.rpc.parts import Part, Traffic
 
-__all__ = ["Agents", "Part", "RpcModel", "Traffic", "join_rpc"]
+__all__ = ["Part", "RpcAgents", "RpcModel", "Traffic", "join_rpc"]

@@ -1,4 +1,4 @@
-"""`Agents`: the RPC agents of all ranks; joining, being called, naming who is lost, leaving.
+"""`RpcAgents`: the RPC agents of all ranks; joining, being called, naming who is lost, leaving.
 
 An RPC agent runs whatever it is sent, so nobody else may reach it. `torch.distributed.rpc.init_rpc`
 opens a store of its own on every interface, and a gloo group besides. Here the agent gets the store
@@ -69,7 +69,7 @@ here = Process()
 
 def join_rpc(
     store: Store, *, rank: int, world_size: int, timeout_s: float, leader: str = LOOPBACK
-) -> Agents:
+) -> RpcAgents:
     """Start this rank's RPC agent; every rank calls this, once, and it blocks until all have.
 
     Whoever serves the store keeps it until all have left. A call may take `timeout_s`, and a rank
@@ -90,7 +90,9 @@ def join_rpc(
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         import torch.distributed.optim  # noqa: F401
     own = _connect("rpc", store, timeout_s)
-    StoreBarrier(own, rank=rank, world_size=world_size).gather("join the RPC agents", timeout_s)
+    StoreBarrier(own, rank=rank, world_size=world_size).wait_for_all(
+        "join the RPC agents", timeout_s
+    )
     heartbeat = Heartbeat(
         _connect("rpc/heartbeat", store, timeout_s),
         rank=rank,
@@ -109,7 +111,7 @@ def join_rpc(
         raise heartbeat.wait_for_loss(timeout_s) or error from None
     rpc.api._init_rpc_states(agent)
     here.joined = True
-    return Agents(agent, own, heartbeat, rank=rank, world_size=world_size)
+    return RpcAgents(agent, own, heartbeat, rank=rank, world_size=world_size)
 
 
 def _connect(prefix: str, store: Store, timeout_s: float) -> Store:
@@ -132,7 +134,7 @@ def _pin_interface(leader: str) -> None:
     os.environ[_INTERFACE] = name
 
 
-class Agents:
+class RpcAgents:
     """The agents of all ranks, as one rank sees them; leave them by the end of the `with` block."""
 
     def __init__(
@@ -146,7 +148,7 @@ class Agents:
         self._barrier = StoreBarrier(store, rank=rank, world_size=world_size)
         self._heartbeat = heartbeat
 
-    def __enter__(self) -> Agents:
+    def __enter__(self) -> RpcAgents:
         return self
 
     def __exit__(
@@ -160,7 +162,7 @@ class Agents:
     def offer(self, part: object) -> None:
         """Let the leader use a part, and block until it has hold of it; every other rank calls."""
         here.offer = part
-        self._gather("offer its part", LONG_TIMEOUT_S)
+        self._wait_for_all("offer its part", LONG_TIMEOUT_S)
 
     def serve(self, part: object) -> None:
         """Offer a part, and block until the leader leaves, or a rank is lost (LostPeerError)."""
@@ -170,7 +172,7 @@ class Agents:
 
     def collect(self, own: object) -> list[Any]:
         """Return RRefs to what each rank serves, the leader's own first; only the leader calls."""
-        self._gather("offer its part", LONG_TIMEOUT_S)
+        self._wait_for_all("offer its part", LONG_TIMEOUT_S)
         calls = [
             rpc.rpc_async(_worker_name(other), _offered) for other in range(1, self.world_size)
         ]
@@ -210,7 +212,7 @@ class Agents:
         if self.rank == 0:
             self._heartbeat.announce_done()
         try:
-            self._gather("leave", self.timeout_s)
+            self._wait_for_all("leave", self.timeout_s)
         except (LostPeerError, CommError) as error:
             self._abandon(error)
             raise
@@ -242,13 +244,13 @@ class Agents:
             with contextlib.suppress(RuntimeError, TimeoutError):  # nobody may be there to answer
                 run_on_daemon(step).result(_SHUTDOWN_S)
 
-    def _gather(self, what: str, within_s: float) -> None:
+    def _wait_for_all(self, what: str, within_s: float) -> None:
         """Wait until every rank has come to the same point; ends early when one is lost."""
         # on a thread: a stopped store never answers
-        gathered = run_on_daemon(partial(self._barrier.gather, what, within_s))
+        waiting = run_on_daemon(partial(self._barrier.wait_for_all, what, within_s))
         while True:
             with contextlib.suppress(TimeoutError):
-                return gathered.result(timeout=self._heartbeat.every_s)
+                return waiting.result(timeout=self._heartbeat.every_s)
             self._heartbeat.check()
 
     def _find_loss(self, error: RuntimeError) -> LostPeerError | None:

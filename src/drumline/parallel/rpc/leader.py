@@ -49,7 +49,7 @@ from torch.optim import Optimizer
 
 from drumline.comm.channel import wait_all
 from drumline.core.errors import UsageError
-from drumline.parallel.rpc.agents import Agents
+from drumline.parallel.rpc.agents import RpcAgents
 from drumline.parallel.rpc.parts import Inbox, Part, Pass, Traffic, ask, hand_on
 from drumline.parallel.split import Microbatch, SumLoss
 
@@ -61,7 +61,7 @@ class RpcModel:
 
     def __init__(
         self,
-        agents: Agents,
+        agents: RpcAgents,
         own: Part,
         *,
         optimizer: BuildOptimizer,

@@ -36,7 +36,7 @@ from drumline.parallel.tensor.layers import (
     RowLinear,
     ShareDropout,
 )
-from drumline.parallel.tensor.plan import How, Rule, build_plan
+from drumline.parallel.tensor.plan import How, LayerSplit, build_plan
 
 Engine = Literal["drumline", "torch"]
 
@@ -87,7 +87,7 @@ def apply_tensor_parallel(
     )
 
 
-def _split(layer: nn.Module, rule: Rule, exchange: Exchange) -> nn.Module:
+def _split(layer: nn.Module, rule: LayerSplit, exchange: Exchange) -> nn.Module:
     """Make this rank's share of one layer."""
     if rule.how is How.HEADS:
         return HeadAttention(cast(FusedAttention, layer), exchange)

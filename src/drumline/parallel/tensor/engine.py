@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
 from drumline.parallel.tensor.exchange import Exchange, SplitLayer
-from drumline.parallel.tensor.plan import How, Plan, Rule
+from drumline.parallel.tensor.plan import How, LayerSplit, Plan
 from drumline.parallel.tensor.shares import Share
 
 if TYPE_CHECKING:
@@ -107,20 +107,20 @@ def split_by_engine(model: nn.Module, plan: Plan, exchange: Exchange) -> dict[in
     return {id(layer): DTensorLinear(layer, _style(rule), mesh, exchange) for layer, rule in layers}
 
 
-def _linear_layers(model: nn.Module, plan: Plan) -> list[tuple[nn.Linear, Rule]]:
+def _linear_layers(model: nn.Module, plan: Plan) -> list[tuple[nn.Linear, LayerSplit]]:
     """Return the linear layers of a plan; those of attention each with a rule of its own."""
     rules: Plan = {}
     for name, rule in plan.items():
         if rule.how is How.HEADS:
-            rules[f"{name}.qkv".lstrip(".")] = Rule(how=How.GATHERED)
-            rules[f"{name}.out".lstrip(".")] = Rule(how=How.ROW)
+            rules[f"{name}.qkv".lstrip(".")] = LayerSplit(how=How.GATHERED)
+            rules[f"{name}.out".lstrip(".")] = LayerSplit(how=How.ROW)
         else:
             rules[name] = rule
     planned = [(model.get_submodule(name), rule) for name, rule in rules.items()]
     return [(layer, rule) for layer, rule in planned if isinstance(layer, nn.Linear)]
 
 
-def _style(rule: Rule) -> ParallelStyle:
+def _style(rule: LayerSplit) -> ParallelStyle:
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 

@@ -50,7 +50,7 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class LayerSplit:
     """How one layer is split."""
 
     how: How
@@ -58,7 +58,7 @@ class Rule:
     """in how many equal blocks its split dimension is dealt out; None: one by one"""
 
 
-Plan = dict[str, Rule]
+Plan = dict[str, LayerSplit]
 """by the layer's name in the model; what is not named stays whole"""
 
 
@@ -82,7 +82,7 @@ def _walk(module: nn.Module, name: str, ranks: int, tied: set[int], plan: Plan) 
     if rules is not None and all(_may_change(module.get_submodule(layer), tied) for layer in rules):
         plan |= {_join(name, layer): rule for layer, rule in rules.items()}
     elif _splits_by_outputs(module, ranks) and _may_change(module, tied):
-        plan[name] = Rule(how=How.GATHERED)
+        plan[name] = LayerSplit(how=How.GATHERED)
     elif not _reaches_into_children(module):
         for child_name, child in module.named_children():
             _walk(child, _join(name, child_name), ranks, tied, plan)
@@ -130,8 +130,8 @@ def _join(prefix: str, name: str) -> str:
 def _pair(first: str, second: str, blocks: int) -> Plan:
     """Split two layers so that the second takes what the first gives, block by block."""
     return {
-        first: Rule(how=How.COLUMN, blocks=blocks),
-        second: Rule(how=How.ROW, blocks=blocks),
+        first: LayerSplit(how=How.COLUMN, blocks=blocks),
+        second: LayerSplit(how=How.ROW, blocks=blocks),
     }
 
 
@@ -152,14 +152,14 @@ def _cnn(model: Any, ranks: int) -> Plan | None:
         return None
     return (
         _pair("conv2", "fc1", channels)
-        | {"dropout1": Rule(how=How.DROPOUT, blocks=channels)}
+        | {"dropout1": LayerSplit(how=How.DROPOUT, blocks=channels)}
         | _gathered(model, "fc2", ranks)
     )
 
 
 def _attention(model: Any, ranks: int, name: str = "") -> Plan:
     check_heads(model.heads, model.qkv.in_features, ranks)
-    return {name: Rule(how=How.HEADS, blocks=model.heads)}
+    return {name: LayerSplit(how=How.HEADS, blocks=model.heads)}
 
 
 def _block(model: Any, ranks: int) -> Plan:
@@ -169,7 +169,7 @@ def _block(model: Any, ranks: int) -> Plan:
 
 def _gathered(model: Any, name: str, ranks: int) -> Plan:
     enough = _splits_by_outputs(model.get_submodule(name), ranks)
-    return {name: Rule(how=How.GATHERED)} if enough else {}
+    return {name: LayerSplit(how=How.GATHERED)} if enough else {}
 
 
 _KNOWN: Mapping[str, Callable[[Any, int], Plan | None]] = MappingProxyType(

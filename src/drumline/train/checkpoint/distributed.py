@@ -12,7 +12,6 @@ sends files by the group's own messages, a chunk at a time, node after node:
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import shutil
@@ -29,7 +28,7 @@ from drumline.core.errors import UsageError
 from drumline.core.files import hash_file
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import LONG_TIMEOUT_S
-from drumline.train.checkpoint.snapshot import take_snapshot
+from drumline.train.checkpoint.snapshot import gather_snapshot
 from drumline.train.checkpoint.store import STATE, Checkpoint, CheckpointStore, TrainState
 from drumline.train.loss import check_weights
 from drumline.train.rank import RankInfo
@@ -59,7 +58,7 @@ class RunCheckpoints:
         runner.optimizer.zero_grad()  # the step is over: room for what is written
         path = self._store.save(
             state,
-            take_snapshot(runner.model, runner.optimizer, runner.shard),
+            gather_snapshot(runner.model, runner.optimizer, runner.shard),
             runner.shard,
             rank=self._rank.rank,
             shared=not self._own_optimizer_state,
@@ -150,10 +149,7 @@ class Disks:
         A folder that is there already is known by the file `seal` in it.
         """
         for rank in self.elsewhere:
-            own = ""
-            with contextlib.suppress(OSError):
-                own = hash_file(folder / seal)
-            known = self.all_gather(f"say what it has for rank {rank}", own)
+            known = self.all_gather(f"say what it has for rank {rank}", _hash(folder / seal))
             if known[rank] != known[0]:
                 if self._rank.leads:
                     self._send(folder, rank)
@@ -208,6 +204,13 @@ class Disks:
         here = tensor.to(self._device)
         dist.recv(here, sender)
         return here.cpu()
+
+
+def _hash(file: Path) -> str:
+    try:
+        return hash_file(file)
+    except OSError:
+        return ""
 
 
 def _tensor(content: bytes) -> Tensor:

@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
@@ -50,7 +51,7 @@ class Snapshot:
     scalars: OptimizerScalars
 
 
-def take_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> Snapshot:
+def gather_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> Snapshot:
     """Take a checkpoint's snapshot of what this rank holds; all ranks that share a tensor call it.
 
     A rank that does not write only takes part: it keeps its shares, and lets go of each whole.
@@ -85,7 +86,7 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> S
 def load_model(model: nn.Module, shard: ShardSpec, saved: Mapping[str, Tensor]) -> None:
     """Fill a model with what a checkpoint holds for it, one tensor at a time.
 
-    It is a ValueError if a tensor is missing, left over, or of another shape.
+    Raises ValueError if a tensor is missing, left over, or of another shape.
     """
     own = model.state_dict()
     if missing := sorted(own.keys() - saved.keys()):
@@ -99,6 +100,47 @@ def load_model(model: nn.Module, shard: ShardSpec, saved: Mapping[str, Tensor]) 
         tensor.copy_(shard.cut(name, whole))
 
 
+def load_optimizer(
+    optimizer: Optimizer,
+    model: nn.Module,
+    shard: ShardSpec,
+    saved: Mapping[str, Tensor],
+    scalars: OptimizerScalars,
+) -> None:
+    """Fill an optimizer from a checkpoint, for the parameters that it has, and read no more."""
+    names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
+    numbers = scalars["state"]
+    fields: dict[str, list[str]] = {}
+    for key in [*saved, *numbers]:
+        name, _, field = key.rpartition(":")
+        fields.setdefault(name, []).append(field)
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    state: dict[int, dict[str, object]] = {}
+    for index, param in enumerate(params):
+        name = names[param]
+        where = name if name in fields else shard.aliases.get(name, name)
+        for field in fields.get(where, ()):
+            key = f"{where}:{field}"
+            value = numbers[key] if key in numbers else saved[key]
+            if isinstance(value, Tensor) and value.dim() == param.dim() > 0:
+                value = shard.cut(name, value)
+            state.setdefault(index, {})[field] = value
+    groups = optimizer.state_dict()["param_groups"]
+    for group, options in zip(groups, scalars["groups"], strict=True):
+        group.update(options)
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+@dataclass(frozen=True)
+class _Location:
+    """Where a tensor lies."""
+
+    path: Path
+    start: int
+    dtype: torch.dtype
+    shape: list[int]
+
+
 class TensorFiles(Mapping[str, Tensor]):
     """The tensors of some files, by name; each is read when it is asked for.
 
@@ -106,8 +148,7 @@ class TensorFiles(Mapping[str, Tensor]):
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._locations: dict[str, tuple[Path, int, torch.dtype, list[int]]] = {}
-        """the file of each tensor, its first byte there, dtype and shape"""
+        self._locations: dict[str, _Location] = {}
         for path in paths:
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
@@ -115,14 +156,14 @@ class TensorFiles(Mapping[str, Tensor]):
             header.pop("__metadata__", None)
             for name, told in header.items():
                 start = 8 + size + told["data_offsets"][0]
-                dtype = safetensors.torch._getdtype(told["dtype"])
-                self._locations[name] = path, start, dtype, told["shape"]
+                dtype = _find_dtype(told["dtype"])
+                self._locations[name] = _Location(path, start, dtype, told["shape"])
 
     def __getitem__(self, name: str) -> Tensor:
-        path, start, dtype, shape = self._locations[name]
-        tensor = torch.empty(shape, dtype=dtype)
-        with path.open("rb") as file:
-            file.seek(start)
+        at = self._locations[name]
+        tensor = torch.empty(at.shape, dtype=at.dtype)
+        with at.path.open("rb") as file:
+            file.seek(at.start)
             file.readinto(tensor.reshape(-1).view(torch.uint8).numpy().data)
         return tensor
 
@@ -131,6 +172,13 @@ class TensorFiles(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._locations)
+
+
+@cache
+def _find_dtype(name: str) -> torch.dtype:
+    """Return the dtype that safetensors calls so: that of an empty tensor in a file of its own."""
+    header = json.dumps({"empty": {"dtype": name, "shape": [0], "data_offsets": [0, 0]}}).encode()
+    return safetensors.torch.load(len(header).to_bytes(8, "little") + header)["empty"].dtype
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from drumline.core.errors import CheckpointError
@@ -34,6 +34,7 @@ from drumline.train.checkpoint.snapshot import (
     Snapshot,
     TensorFiles,
     load_model,
+    load_optimizer,
     write_tensors,
 )
 
@@ -86,33 +87,13 @@ class Checkpoint:
         shard: ShardSpec = WHOLE,
         rank: int | None = None,
     ) -> None:
-        """Fill an optimizer, for the parameters that it has, and read no more.
-
-        `rank` is given where each rank has a state of its own.
-        """
+        """Put its state into an optimizer; `rank` where each rank has a state of its own."""
         files = self._files("optimizer*" if rank is None else f"optimizer-rank-{rank}")
-        saved, scalars = TensorFiles(files), [self.scalars[file.name] for file in files]
-        numbers = {key: number for part in scalars for key, number in part["state"].items()}
-        names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
-        fields: dict[str, list[str]] = {}
-        for key in [*saved, *numbers]:
-            name, _, field = key.rpartition(":")
-            fields.setdefault(name, []).append(field)
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        state: dict[int, dict[str, object]] = {}
-        for index, param in enumerate(params):
-            name = names[param]
-            where = name if name in fields else shard.aliases.get(name, name)
-            for field in fields.get(where, ()):
-                key = f"{where}:{field}"
-                value = numbers[key] if key in numbers else saved[key]
-                if isinstance(value, Tensor) and value.dim() == param.dim() > 0:
-                    value = shard.cut(name, value)
-                state.setdefault(index, {})[field] = value
-        groups = optimizer.state_dict()["param_groups"]
-        for group, options in zip(groups, scalars[-1]["groups"], strict=True):
-            group.update(options)
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        scalars: OptimizerScalars = {"groups": [], "state": {}}
+        for file in files:
+            part = self.scalars[file.name]
+            scalars = {"groups": part["groups"], "state": {**scalars["state"], **part["state"]}}
+        load_optimizer(optimizer, model, shard, TensorFiles(files), scalars)
 
     def _files(self, which: str) -> list[Path]:
         return sorted(self.path.glob(f"{which}.safetensors"))
@@ -211,13 +192,11 @@ class CheckpointStore:
         _write_synced(draft / STATE, json.dumps({**content, "seal": _seal(content)}).encode())
         fsync(draft)
         final = self.path_of(state.step)
-        try:
-            _read(final)
-        except _DAMAGED:
+        if _is_whole(final):  # the same step again, after a restart: the same weights
+            shutil.rmtree(draft)
+        else:
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
-        else:  # the same step again, after a restart: the same weights
-            shutil.rmtree(draft)
         fsync(self._folder)
         left = self._folder.glob(".draft-*")  # by a killed writer
         for old in [*self._paths()[self._keep :], *left]:
@@ -247,6 +226,14 @@ def _read(path: Path) -> Checkpoint:
             raise ValueError(f"{name} does not have the hash that was written with it")
     state = TrainState(**{key: content[key] for key in TrainState.__dataclass_fields__})
     return Checkpoint(path, state, content["scalars"])
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        _read(path)
+    except _DAMAGED:
+        return False
+    return True
 
 
 def _write_synced(path: Path, content: bytes) -> None:

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from drumline.comm import Meter, Span
 from drumline.optim import build_optimizer
 from drumline.parallel import describe_shard
-from drumline.parallel.rpc import Agents, Part, RpcModel, join_rpc
+from drumline.parallel.rpc import Part, RpcAgents, RpcModel, join_rpc
 from drumline.train.loss import check_loss, loss_sum
 from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext
 from drumline.train.runners.cuts import build_parts, plan_cuts
@@ -79,7 +79,7 @@ def note_calls(meter: Meter, part: int, parts: int, began: int, sent: int) -> No
 class RpcRunner(ModelRunner):
     """A `ModelRunner` of one part, driven from rank 0."""
 
-    agents: Agents
+    agents: RpcAgents
     part: Part
     leader: RpcModel | None
     """only rank 0 has it"""

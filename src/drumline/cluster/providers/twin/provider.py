@@ -33,7 +33,7 @@ from drumline.core.errors import ClusterError, CommError
 from drumline.core.json_lines import JsonStream, Message
 from drumline.core.nodes import address_of
 from drumline.core.processes import start_time
-from drumline.launch.network import Way, find_way
+from drumline.launch.network import NamespaceMethod, find_namespace_method
 
 _MODULE = re.compile(rb"drumline\.cluster\.(?:providers\.)?twin\.(host|init)")
 """as version 0.1 was called, too: its nodes may still run"""
@@ -231,10 +231,10 @@ def check_server() -> None:
         raise ClusterError(sentence("twin-without-sshd", instead=_INSTEAD))
 
 
-def find_twin_way() -> Way:
+def find_twin_way() -> NamespaceMethod:
     """Find out how namespaces for a twin cluster's simulated nodes can be made here."""
     try:
-        return find_way(instead=_INSTEAD)
+        return find_namespace_method(instead=_INSTEAD)
     except CommError as error:
         raise ClusterError(error.message) from None
 
