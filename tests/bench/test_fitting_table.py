@@ -17,9 +17,9 @@ TABLE = FittingTable(
     rows=[("ring", "1000", "11111", "7"), ("tree", "2000", "22222", "8")],
     columns=[
         FittingColumn("who", itemgetter(0), justify="left"),
-        FittingColumn("a", itemgetter(1), leaves=2),
-        FittingColumn("b", itemgetter(2), leaves=1),
-        FittingColumn("c", itemgetter(3), leaves=2, told="the c"),
+        FittingColumn("a", itemgetter(1), drop_order=2),
+        FittingColumn("b", itemgetter(2), drop_order=1),
+        FittingColumn("c", itemgetter(3), drop_order=2, dropped_name="the c"),
     ],
     elsewhere="--json",
 )

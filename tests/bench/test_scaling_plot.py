@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 from rich.console import Console
 
-from drumline.bench.scaling.display import draw_scaling, scaling_table
+from drumline.bench.scaling.display import draw_scaling_study, scaling_table
 from drumline.report.plots import FigureStyle
 from scalings import by_law, make_result
 
@@ -16,7 +16,7 @@ LONG = "kinds=ddp,halving_doubling"
 def draw(measured):
     style = FigureStyle()
     with style.drawing():
-        return draw_scaling(style, measured)
+        return draw_scaling_study(style, measured)
 
 
 @pytest.fixture(scope="module")

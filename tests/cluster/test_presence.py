@@ -17,7 +17,7 @@ from drumline.cluster.life.up import write_spec
 from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh import fleet
-from drumline.cluster.ssh.fleet import reached
+from drumline.cluster.ssh.fleet import reachable
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from sshd import free_port
 
@@ -112,7 +112,7 @@ def test_a_node_that_does_not_answer_does_not_hide_the_others(servers):
     servers.home.note(machines=[one.to_json() for one in machines])
 
     async def look():
-        async with reached(spec, servers.home, machines, timeout_s=0.5) as (opened, lost):
+        async with reachable(spec, servers.home, machines, timeout_s=0.5) as (opened, lost):
             return [remote.machine.node for remote in opened.remotes], lost
 
     nodes, (error,) = asyncio.run(look())

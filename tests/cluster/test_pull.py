@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from drumline.cluster.files.pull import NOTE, Pulled, Puller
-from drumline.cluster.jobs.follow import drawn
+from drumline.cluster.jobs.follow import live_view
 from drumline.core.errors import ClusterError, HostError
 from drumline.node.job import JobFolder
 from drumline.node.send import list_job
@@ -222,7 +222,7 @@ def test_a_display_pulls_no_checkpoint_of_a_run_that_goes_on(nodes, tmp_path):
     view = NoView(tmp_path / "j1")
 
     async def show():
-        async with drawn(view, nodes, "j1"):
+        async with live_view(view, nodes, "j1"):
             pass
 
     asyncio.run(show())

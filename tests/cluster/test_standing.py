@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from drumline.cli.jobs import _trusted
 from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.jobs.results import check_job_id
 from drumline.cluster.life.limits import decide_term
 from drumline.cluster.life.up import _refuse_another, write_spec
 from drumline.cluster.providers import Machine
@@ -27,8 +27,8 @@ def machine(node, *, hours=1.0, price=1.0):
 @pytest.mark.parametrize("job", ["../../victim", "/etc/x", "a/b", "", ".hidden", "..", "x" * 81])
 def test_a_node_cannot_name_a_job_so_that_it_leads_elsewhere(job):
     with pytest.raises(HostError, match="which no job is called"):
-        _trusted(job)
-    assert _trusted("train-3f9a01") == "train-3f9a01"
+        check_job_id(job)
+    assert check_job_id("train-3f9a01") == "train-3f9a01"
 
 
 def test_another_region_or_provider_is_another_cluster(home):

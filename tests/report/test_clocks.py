@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from drumline.report.ledger.accounts import compute_ledger, on_one_clock
-from drumline.report.ledger.trace import build_trace
+from drumline.report.ledger.perfetto import build_trace
 
 MS = 10**6
 HOUR = 3600 * 10**9

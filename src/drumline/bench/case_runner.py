@@ -9,6 +9,7 @@ A case has a label for people, a slug for files, and the spec of a run or of a w
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import os
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -45,28 +46,29 @@ from drumline.spec.run_spec import RunSpec
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
-"""errors that say nothing about the other cases"""
 
-
-class Runnable(Protocol):
-    """A case that is a training run."""
+class Case(abc.ABC):
+    """One of many things to run, one after the other."""
 
     @property
+    @abc.abstractmethod
     def label(self) -> str:
-        """What people call it."""
+        """What people call it; each case has another one."""
 
     @property
     def slug(self) -> str:
-        """What its run directory is called; each case has another one."""
+        """What its run directory or document is called: `strong-ddp-x4-round-1`."""
+        return self.label.replace(",", "").replace(" ", "-").replace("×", "x")
 
-    @property
-    def spec(self) -> RunSpec:
-        """The run that it is."""
+
+class RunCase(Case):
+    """A case that is a training run."""
+
+    spec: RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedCase:
+class NamedCase(Case):
     """A case with one name, for people and for files."""
 
     name: str
@@ -74,12 +76,7 @@ class NamedCase:
 
     @property
     def label(self) -> str:
-        """What people call it."""
-        return self.name
-
-    @property
-    def slug(self) -> str:
-        """What its run directory or document is called."""
+        """Its name."""
         return self.name
 
 
@@ -108,8 +105,8 @@ class Skipped:
     why: str
 
 
-C = TypeVar("C", bound="Runnable | Measurement")
-T = TypeVar("T", bound=Runnable)
+C = TypeVar("C", bound=RunCase | Measurement)
+T = TypeVar("T", bound=RunCase)
 Row = TypeVar("Row", bound="DataclassInstance")
 _NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
 """too long for CSV, or no plain values; JSON has them"""
@@ -164,38 +161,42 @@ def run_cases(
     """
     with contextlib.ExitStack() as stack:
         folder = out or stack.enter_context(Scratch()).path
-        for ended in run_each(cases, folder, watch, noun="case "):
+        for ended in run_each(cases, folder, watch, CasePolicy()):
             yield ended
             if out is None:
                 shutil.rmtree(ended.run.path, ignore_errors=True)
 
 
+_OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CasePolicy:
+    """In what the cases of benches and labs are run differently; the defaults are a bench's."""
+
+    noun: str = "case "
+    """what a case is called, before its number"""
+    done: Collection[str] = ()
+    """slugs of cases that are not run again"""
+    replaces: bool = False
+    """whether what an earlier try left in the folder goes"""
+    failures: tuple[type[DrumlineError], ...] = _OF_A_CASE
+    """errors that say nothing about the other cases; others are raised"""
+    interrupted: str = "nothing is left running"
+    """what the InterruptError after Ctrl-C says is left"""
+
+
 def run_each(
-    cases: Sequence[C],
-    folder: Path,
-    watch: Watch,
-    *,
-    noun: str = "",
-    done: Collection[str] = (),
-    replaces: bool = False,
-    of_a_case: tuple[type[DrumlineError], ...] = _OF_A_CASE,
-    interrupted: str = "nothing is left running",
+    cases: Sequence[C], folder: Path, watch: Watch, policy: CasePolicy
 ) -> Iterator[Ended[C]]:
     """Run a bench's or lab's cases in order; agents and simulated nodes stay between them.
 
-    Args:
-        cases: each has a slug and a label of its own.
-        folder: holds the folders of all, by the cases' slugs, and the documents of benches.
-        watch: called with the progress of all.
-        noun: what a case is called, before its number.
-        done: slugs of cases that are not run again.
-        replaces: whether what an earlier try left in the folder goes.
-        of_a_case: errors that say nothing about the other cases; others are raised.
-        interrupted: what the InterruptError after Ctrl-C says is left.
+    `folder` holds the folders of all, by the cases' slugs, and the documents of benches; `watch` is
+    called with the progress of all.
     """
     with AgentPool() as agents:
         for number, case in enumerate(cases):
-            label = f"{noun}{number + 1} of {len(cases)}: {case.label}"
+            label = f"{policy.noun}{number + 1} of {len(cases)}: {case.label}"
 
             def show(own: Progress | None, number: int = number, label: str = label) -> None:
                 share = 0.0 if own is None else own.share
@@ -205,20 +206,20 @@ def run_each(
             path = folder / case.slug
             error = None
             try:
-                if case.slug not in done:
-                    if replaces:
+                if case.slug not in policy.done:
+                    if policy.replaces:
                         show(None)
                         shutil.rmtree(path, ignore_errors=True)
                         _document_file(path).unlink(missing_ok=True)
                     _run_case(case, path, agents, show)
             except (InterruptError, KeyboardInterrupt):
-                raise InterruptError(f"interrupted in {label}; {interrupted}") from None
-            except of_a_case as found:
+                raise InterruptError(f"interrupted in {label}; {policy.interrupted}") from None
+            except policy.failures as found:
                 error = found
             yield Ended(case=case, run=RunDir(path.absolute()), error=error)
 
 
-def _run_case(case: Runnable | Measurement, path: Path, agents: AgentPool, watch: Watch) -> None:
+def _run_case(case: RunCase | Measurement, path: Path, agents: AgentPool, watch: Watch) -> None:
     """Train in a new run directory, or measure; blocks until the case's ranks have ended."""
     if isinstance(case, Measurement):
         result = case.bench(case.spec, out=None, watch=watch)

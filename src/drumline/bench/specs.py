@@ -1,12 +1,12 @@
 """The specs of benches, with the keys of a `RunSpec`: where they run, and what they measure.
 
-Those of the benches that train, model-parallel and scaling, are in their folders.
+Those of the benches that train (`TrainingBench`), model-parallel and scaling, are in their folders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -17,6 +17,7 @@ from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, PLAN
 from drumline.spec.load import validate_spec
 from drumline.spec.parts import (
     Bytes,
+    ClashError,
     DataSpec,
     LinkSpec,
     ModelSpec,
@@ -24,16 +25,11 @@ from drumline.spec.parts import (
     SpecPart,
     check_node_count,
     check_slow_nodes,
-    clash,
     one_word,
     plan_nodes,
 )
 from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS, RunSpec
 from drumline.spec.strategy import DATA_KINDS
-
-if TYPE_CHECKING:
-    from drumline.bench.model_parallel.spec import ModelParallelSpec
-    from drumline.bench.scaling.spec import ScalingSpec
 
 MAX_RANKS = 16
 """the values that ranks bring are powers of two, whose sums float32 holds exactly"""
@@ -64,14 +60,22 @@ def _check_size(value: object) -> int:
 
 
 def check_names(given: Iterable[str], known: Iterable[str], what: str, key: str) -> None:
-    """Refuse names in a bench's spec that are not known; ClashError tells the nearest."""
+    """Refuse names in a bench's spec that are not known.
+
+    Raises:
+        ClashError: names those that there are, and the nearest.
+    """
     known = list(known)
     for name in given:
         if name not in known:
             hint = nearest(name, known, "name one of them")
-            raise clash(
-                "no_such_name", what=what, name=name, known=", ".join(known), hint=hint, key=key
-            )
+            raise ClashError(f"no {what} {name!r} among {', '.join(known)}; {hint}", key)
+
+
+def check_model(model: ModelSpec) -> None:
+    """Refuse a bench's model that is neither built in nor `package.module:factory`."""
+    if ":" not in model.name:
+        check_names([model.name], BUILTIN_MODELS, "model", "model.name")
 
 
 def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -86,12 +90,16 @@ Each = Annotated[Listed[T], AfterValidator(lambda items: tuple(dict.fromkeys(ite
 """a list whose items count once"""
 Size = Annotated[int, BeforeValidator(_check_size, json_schema_input_type=int | str)]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+Nodes = Annotated[int, AfterValidator(check_node_count)]
+Link = Annotated[LinkSpec, one_word(LinkSpec, "rate")]
+Model = Annotated[ModelSpec, one_word(ModelSpec, "name")]
+Data = Annotated[DataSpec, one_word(DataSpec, "name")]
 
 
 class BenchLinks(SpecPart):
     """What joins the ranks of a bench."""
 
-    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
+    link: Link = LinkSpec()
     """the link of each simulated node, e.g. {rate: 1gbit}"""
     slow_nodes: dict[int, SlowNode] = Field(default_factory=dict)
     """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
@@ -102,9 +110,7 @@ class BenchLinks(SpecPart):
 class BenchPlace(BenchLinks):
     """Where a bench runs."""
 
-    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
-        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
-    )
+    nodes: Nodes = Field(default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES})
     """simulated nodes: more than one, and each gets an address and a link of its own"""
 
     @model_validator(mode="after")
@@ -115,7 +121,11 @@ class BenchPlace(BenchLinks):
     def _check_ranks(self, workers: int) -> None:
         ranks = self.nodes * workers
         if not 2 <= ranks <= MAX_RANKS:
-            raise clash("bench_ranks", spec=self, workers=workers, ranks=ranks, most=MAX_RANKS)
+            message = (
+                f"nodes={self.nodes} workers={workers} makes {ranks} ranks, but communication "
+                f"needs 2, and {MAX_RANKS} is what a bench takes at most"
+            )
+            raise ClashError(message, "workers", "nodes")
 
 
 class BenchSpec(BenchPlace):
@@ -158,9 +168,14 @@ class CollectivesSpec(BenchSpec):
             self._check_ranks(workers)
         if not self.usable_backends:
             name, why = next(iter(self.unusable_backends.items()))
-            raise clash("bench_backends", name=name, why=why)
+            message = f"{name} {why}; add backends=gloo, or set nodes=1"
+            raise ClashError(message, "backends", "nodes")
         if "nccl" in self.usable_backends and NATIVE not in self.named_algorithms:
-            raise clash("nccl_has_native_alone")
+            message = (
+                "nccl has collectives of its own only, since it queues plain messages behind each "
+                "other; add native to algorithms, or leave nccl out"
+            )
+            raise ClashError(message, "algorithms", "backends")
         return self
 
     @property
@@ -209,13 +224,13 @@ class CollectivesSpec(BenchSpec):
 class AggregationSpec(BenchSpec):
     """`drumline bench aggregation`: whose gradients, by which strategies, with which bottleneck."""
 
-    nodes: Annotated[int, AfterValidator(check_node_count)] = 3
-    workers: int = Field(default=1, ge=1, le=MAX_WORKERS)
+    nodes: Nodes = 3
+    workers: Workers = 1
     """processes per node"""
-    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec(rate=10**9)
+    link: Link = LinkSpec(rate=10**9)
     bottleneck: int | None = Field(default=None, ge=0)
     """the node to slow, once by its CPU and once by its link (default: the last one)"""
-    model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec(name="mlp")
+    model: Model = ModelSpec(name="mlp")
     batch: int = Field(default=128, ge=1, le=65536)
     """samples per rank and step"""
     bucket_bytes: Bytes = 2**20
@@ -234,13 +249,16 @@ class AggregationSpec(BenchSpec):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         self._check_ranks(self.workers)
-        name = self.model.name
-        if ":" not in name:
-            check_names([name], BUILTIN_MODELS, "model", "model.name")
+        check_model(self.model)
         if self.bottleneck is not None and self.slow_nodes:
-            raise clash("two_bottlenecks")
+            message = "bottleneck and slow_nodes both say which node is slow; drop one of the two"
+            raise ClashError(message, "bottleneck", "slow_nodes")
         if self.bottleneck is not None and not self.bottleneck < self.nodes > 1:
-            raise clash("no_such_bottleneck", spec=self, last=self.nodes - 1)
+            message = (
+                f"bottleneck names node {self.bottleneck}, but nodes run from 0 to "
+                f"{self.nodes - 1}, and one alone has no others; name one of those or raise nodes"
+            )
+            raise ClashError(message, "bottleneck", "nodes")
         return self
 
     @property
@@ -268,62 +286,88 @@ _BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
 }
 
 
-def build_run(
-    spec: ModelParallelSpec | ScalingSpec, *, batch: int, nodes: int, workers: int, **keys: object
-) -> RunSpec:
-    """Build the training run of a bench's case: its model and data, timed, and nothing beside.
+class TrainingBench(BenchLinks):
+    """A bench whose cases are training runs: what they train, and on what."""
 
-    One node has no link, and only nodes that are there can be slow; one rank has no use for a
-    backend.
+    model: Model = ModelSpec()
+    data: Data = DataSpec()
+    """what it trains on (default: shakespeare for text models, mnist-mini for others)"""
+    batch: int = Field(default=128, ge=1, le=65536)
+    """samples per step over all ranks together"""
+    steps: int = Field(default=20, ge=2, le=100_000)
+    """of each run; the first does not count"""
+    backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
 
-    Raises:
-        SpecError: the keys make no run.
-    """
-    slow_nodes = {node: slow for node, slow in spec.slow_nodes.items() if node < nodes}
-    return validate_spec(
-        {
-            "model": spec.model.model_dump(mode="json"),
-            "data": {**spec.data.model_dump(mode="json"), "batch": batch},
-            "max_steps": spec.steps,
-            "evaluate": False,
-            "device": spec.device,
-            "backend": "auto" if nodes * workers == 1 else spec.backend,
-            "nodes": nodes,
-            "workers": workers,
-            **({"link": spec.link, "slow_nodes": slow_nodes} if nodes > 1 else {}),
-            "timeout_s": spec.timeout_s,
-            **keys,
-        }
-    )
+    @classmethod
+    def _default_workers(cls) -> object:
+        """How many there are on one node, where the user does not say; on each of several: one."""
+        return cls.model_fields["workers"].default
 
+    @model_validator(mode="before")
+    @classmethod
+    def _settle(cls, values: Any) -> Any:
+        """Fill in what follows from other keys: the data from the model, workers from nodes.
 
-def settle_keys(values: Any, *, model: Mapping[str, object], workers: object) -> Any:
-    """Fill in the keys of a bench's spec: its own model, data that the model can read, workers.
+        Keys of a model that has no name are added to those of the bench's own.
+        """
+        if not isinstance(values, dict):
+            return values
+        one_node = values.get("nodes", 1) == 1
+        settled = {"workers": cls._default_workers() if one_node else 1, **values}
+        given = settled.get("model", {})
+        if isinstance(given, dict) and "name" not in given:
+            settled["model"] = given = {**cls.model_fields["model"].default.model_dump(), **given}
+        name = given.get("name") if isinstance(given, dict) else given
+        data = settled.get("data", {})
+        if isinstance(data, dict) and "name" not in data:
+            own = "shakespeare" if name in TEXT_MODELS else "mnist-mini"
+            settled["data"] = {**data, "name": own}
+        return settled
 
-    `model` is the one where none is named; other keys of it are added to these. `workers` is how
-    many there are on one node; on each of several there is one.
-    """
-    if not isinstance(values, dict):
-        return values
-    settled = {"workers": workers if values.get("nodes", 1) == 1 else 1, **values}
-    given = settled.get("model", {})
-    if isinstance(given, dict) and "name" not in given:
-        settled["model"] = given = {**model, **given}
-    name = given.get("name") if isinstance(given, dict) else given
-    data = settled.get("data", {})
-    if isinstance(data, dict) and "name" not in data:
-        own = "shakespeare" if name in TEXT_MODELS else "mnist-mini"
-        settled["data"] = {**data, "name": own}
-    return settled
-
-
-def check_trained(model: ModelSpec, data: DataSpec) -> None:
-    """Refuse a bench's model that there is not, data that it cannot read, a misplaced batch."""
-    name, text = model.name, data.name in TEXT_DATA
-    if ":" not in name:
-        check_names([name], BUILTIN_MODELS, "model", "model.name")
-        if (name in TEXT_MODELS) != text:
+    def _check_trained(self) -> None:
+        """Refuse a model that there is not, data that it cannot read, a misplaced batch."""
+        name, text = self.model.name, self.data.name in TEXT_DATA
+        check_model(self.model)
+        if ":" not in name and (name in TEXT_MODELS) != text:
             what, fix = ("text", "mnist-mini") if text else ("images", "shakespeare")
-            raise clash("bench_data", model=name, data=data.name, what=what, fix=fix)
-    if "batch" in data.model_fields_set:
-        raise clash("bench_batch", batch=data.batch)
+            message = f"{name} does not read {self.data.name} ({what}); set data={fix}"
+            raise ClashError(message, "data.name", "model.name")
+        if "batch" in self.data.model_fields_set:
+            message = f"the batch is a word of its own here; write batch={self.data.batch}"
+            raise ClashError(message, "data.batch")
+
+    def _check_samples(self, ranks: int, *, fewer: str) -> None:
+        """Refuse a batch that leaves one of so many ranks without a sample; `fewer`: of what."""
+        if self.batch < ranks:
+            message = (
+                f"batch is {self.batch}, less than one sample for each of {ranks} ranks; set "
+                f"batch={ranks} or more, or fewer {fewer}"
+            )
+            raise ClashError(message, "batch", "workers", "nodes")
+
+    def build_run(self, *, batch: int, nodes: int, workers: int, **keys: object) -> RunSpec:
+        """Build the training run of a case: its model and data, timed, and nothing beside.
+
+        One node has no link, and only nodes that are there can be slow; one rank has no use for a
+        backend.
+
+        Raises:
+            SpecError: the keys make no run.
+        """
+        slow_nodes = {node: slow for node, slow in self.slow_nodes.items() if node < nodes}
+        return validate_spec(
+            {
+                "model": self.model.model_dump(mode="json"),
+                "data": {**self.data.model_dump(mode="json"), "batch": batch},
+                "max_steps": self.steps,
+                "evaluate": False,
+                "device": self.device,
+                "backend": "auto" if nodes * workers == 1 else self.backend,
+                "nodes": nodes,
+                "workers": workers,
+                **({"link": self.link, "slow_nodes": slow_nodes} if nodes > 1 else {}),
+                "timeout_s": self.timeout_s,
+                **keys,
+            }
+        )

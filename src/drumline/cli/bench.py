@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
-from drumline.bench.case_runner import BenchResult, Runnable
+from drumline.bench.case_runner import BenchResult, RunCase
 from drumline.bench.communication import display as communication
 from drumline.bench.communication.aggregation import AggregationResult, run_aggregation
 from drumline.bench.communication.collectives import CollectivesResult, run_collectives
 from drumline.bench.model_parallel import display as model_parallel
 from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_parallel
 from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
-from drumline.bench.scaling.display import draw_scaling, scaling_table
+from drumline.bench.scaling.display import draw_scaling_study, scaling_table
 from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
@@ -132,7 +132,7 @@ def scaling_command(args: list[str], output: OutputOptions) -> None:
     _check_cases(runs, output.out)
     with watched(by_case=True) as watch:
         result = run_scaling(spec, runs, out=output.out, watch=watch)
-    _show(result, output, partial(draw_scaling, result=result), _print_scaling, ran=len(runs))
+    _show(result, output, partial(draw_scaling_study, result=result), _print_scaling, ran=len(runs))
 
 
 def _print_scaling(console: Console, result: ScalingResult) -> None:
@@ -162,7 +162,7 @@ def _print_heading(console: Console, text: str) -> None:
     console.print(text, style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
-def _check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
+def _check_cases(cases: Iterable[RunCase], out: Path | None) -> None:
     """Refuse cases that cannot run here or be kept (UsageError), before anything is trained."""
     for case in cases:
         if out is not None and (out / case.slug).exists():

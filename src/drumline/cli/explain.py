@@ -31,7 +31,7 @@ _STUCK_S = 3.0
 
 
 def _read_call(given: ExplainOptions) -> CollectiveCall:
-    """Return the call that is meant; UsageError: there is no such call."""
+    """Build the call that the options describe, or refuse them with a UsageError."""
     algorithm = find_algorithm_name(given.collective, given.algorithm)
     if not 1 <= given.ranks <= MAX_RANKS:
         raise UsageError(

@@ -28,22 +28,22 @@ from drumline.cli.cluster_display import (
     print_note,
     refuse_rank,
 )
-from drumline.cluster.files.pull import Pulled, Puller
-from drumline.cluster.files.storage import store_run, stored_by_nodes
+from drumline.cluster.files.pull import Pulled
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs import services
 from drumline.cluster.jobs.follow import JobFollower, follow_to_end
+from drumline.cluster.jobs.results import ResultsPuller
 from drumline.cluster.jobs.submit import cancel, newest_job, status, submit
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Reporter
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
-from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, reached, refuse_silent, run_on
+from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, reachable, refuse_silent, run_on
 from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import counted, format_bytes, format_seconds, listed
 from drumline.core.json_lines import Message
-from drumline.node.job import JOB_ID, JobState
+from drumline.node.job import JobState
 
 _NARROW = 60
 
@@ -55,7 +55,7 @@ def status_command(which: str | None, *, as_json: bool) -> None:
     machines, deadline = facts.machines, facts.deadline
     if not machines:
         raise no_nodes(home)
-    jobs, lost = run_on(reached(spec, home, machines), _ask)
+    jobs, lost = run_on(reachable(spec, home, machines), _ask)
     states = {machine.node: "alive" for machine in machines}
     for error in lost:
         gone = error.fields.get("reason") == GONE
@@ -206,73 +206,43 @@ def pull_command(job: str | None, which: str | None, *, into: Path | None, watch
     spec, home = find_cluster(which)
     console = Console(stderr=True, highlight=False)
     with NodeRows(console, f"{home.name}: pull") as rows:
-        work = partial(_pull, spec, home, rows.report, job=job, into=into, watch=watch)
-        found = run_on(connected(spec, home, note=print_note), work)
-    for job_id, (folder, pulled) in found.items():
+
+        async def pull(fleet: Fleet) -> dict[str, Pulled]:
+            puller = ResultsPuller(spec=spec, home=home, remotes=fleet.remotes, report=rows.report)
+            wanted = _choose(await puller.list_jobs(), job)
+            if into is not None and len(wanted) > 1:
+                raise UsageError(f"--into is for one job; name one of {', '.join(wanted)}")
+            pulls = (puller.pull(job_id, into=into, watch=watch) for job_id in wanted)
+            return dict(zip(wanted, await asyncio.gather(*pulls), strict=True))
+
+        found = run_on(connected(spec, home, note=print_note), pull)
+    for job_id, pulled in found.items():
         news = f"{counted(pulled.files, 'file')} with news, {format_bytes(pulled.bytes)}"
-        print(f"{job_id} ({_phase(pulled)}): {news}, in {folder}")
+        print(f"{job_id} ({pulled.state}): {news}, in {into or home.results(job_id)}")
         for why in pulled.silent:
             print(f"  {why}", file=sys.stderr)
 
 
-def pull_all(spec: ClusterSpec, home: ClusterHome, report: Reporter, among: Container[str]) -> None:
-    """Pull all jobs' results from the nodes before `drumline down` removes these, or raise."""
-    work = partial(_pull, spec, home, report, must=False)
-    found = run_on(connected(spec, home, among=among), work)
-    if silent := [why for _, pulled in found.values() for why in pulled.silent]:
-        raise ClusterError("; ".join(dict.fromkeys(silent)))
-
-
-async def _pull(
-    spec: ClusterSpec,
-    home: ClusterHome,
-    report: Reporter,
-    fleet: Fleet,
-    *,
-    job: str | None = None,
-    into: Path | None = None,
-    watch: bool = False,
-    must: bool = True,
-) -> dict[str, tuple[Path, Pulled]]:
-    jobs = [_trusted(str(each["id"])) for each in await status(fleet.remotes)]
+def _choose(jobs: list[str], job: str | None) -> list[str]:
+    """Return the job that was named, or all of them where none was."""
     if job is not None and job not in jobs:
         known = f"there are {', '.join(jobs)}" if jobs else "there is none yet"
         raise UsageError(f"no job {job}; {known}")
-    wanted = jobs if job is None else [job]
-    if not wanted and must:
+    if not jobs:
         raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
-    if into is not None and len(wanted) > 1:
-        raise UsageError(f"--into is for one job; name one of {', '.join(wanted)}")
-
-    async def pull_one(job_id: str) -> tuple[Path, Pulled]:
-        folder = into or home.results(job_id)
-
-        def tell(pulled: Pulled) -> None:
-            files = counted(pulled.files, "file")
-            report(job_id, f"{files}, {format_bytes(pulled.bytes)} ({_phase(pulled)})")
-
-        report(job_id, f"to {folder}")
-        async with Puller(fleet.remotes, job_id, folder) as puller:
-            pulled = await (puller.watch(tell) if watch else puller.pull())
-        tell(pulled)
-        home.note_pulled(job_id, folder)
-        if spec.storage is not None and (folder / "run").is_dir():
-            stored = stored_by_nodes(folder, nodes=len(fleet.remotes))
-            store_run(spec.storage, job_id, folder, report, stored=stored, ended=pulled.ended)
-        return folder, pulled
-
-    return dict(zip(wanted, await asyncio.gather(*map(pull_one, wanted)), strict=True))
+    return jobs if job is None else [job]
 
 
-def _phase(pulled: Pulled) -> str:
-    return pulled.phase or "no word from its leader"
+def pull_all(spec: ClusterSpec, home: ClusterHome, report: Reporter, among: Container[str]) -> None:
+    """Pull all jobs' results from the nodes before `drumline down` removes these, or raise."""
 
+    async def pull(fleet: Fleet) -> list[Pulled]:
+        puller = ResultsPuller(spec=spec, home=home, remotes=fleet.remotes, report=report)
+        return await asyncio.gather(*map(puller.pull, await puller.list_jobs()))
 
-def _trusted(job_id: str) -> str:
-    """Refuse an id that leads out of the folder for results: it comes from a node."""
-    if not JOB_ID.fullmatch(job_id):
-        raise HostError(f"a node tells of a job {job_id!r}, which no job is called; look at it")
-    return job_id
+    found = run_on(connected(spec, home, among=among), pull)
+    if silent := [why for pulled in found for why in pulled.silent]:
+        raise ClusterError("; ".join(dict.fromkeys(silent)))
 
 
 def ssh_command(node: str, command: list[str], which: str | None) -> None:

@@ -75,7 +75,7 @@ def start_command(number: int, folder: Path, lang: Language | None) -> None:
         print_text(console, line)
 
 
-def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
+def run_lab_command(number: int, args: list[str], options: LabRunOptions) -> None:
     """Run `drumline lab run`: run a lab, write it up, and say where the page is."""
     request = LabRequest(
         number=number,

@@ -23,7 +23,7 @@ from drumline.spec.load import validate_spec
 _TIMEOUT_S = 300.0
 
 
-def run_command(
+def run_script_command(
     script: str,
     args: list[str],
     *,

@@ -14,7 +14,7 @@ from drumline.cli.app import print_json, print_text
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.rundir import RunDir, list_runs
 from drumline.launch.runs import RUNS, state_of
-from drumline.report.ledger.trace import build_trace
+from drumline.report.ledger.perfetto import build_trace
 from drumline.report.tables import Accounts, coverage_table, narrow_table, summary_table
 from drumline.spec.load import read_run_spec
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from drumline.bench.case_runner import BenchResult, Measurement, NamedCase
+from drumline.bench.case_runner import BenchResult, Measurement, NamedCase, RunCase
 from drumline.bench.specs import BenchSpec
 from drumline.core.errors import DataError, DivergenceError
 from drumline.core.nodes import MAX_NODES
@@ -63,7 +63,7 @@ def read_settings(args: Sequence[str], *, full: bool) -> LabSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(NamedCase):
+class Training(NamedCase, RunCase):
     """A training run."""
 
     spec: RunSpec

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-from drumline.bench.case_runner import describe_machine, run_each
+from drumline.bench.case_runner import CasePolicy, describe_machine, run_each
 from drumline.core.errors import DivergenceError, DrumlineError, LabError, RunDirError, UsageError
 from drumline.core.formatting import format_rate
 from drumline.core.lock import FileLock
@@ -166,16 +166,14 @@ def run_experiments(
     """
     results = Results(folder=folder, settings=settings)
     runs = _make_runs(folder)
-    every = run_each(
-        experiments,
-        runs,
-        watch,
+    policy = CasePolicy(
+        noun="",
         done=[one.name for one in experiments if reuse and _is_done(one, results)],
         replaces=True,
-        of_a_case=(DrumlineError,),
+        failures=(DrumlineError,),
         interrupted=f"what is done stays in {runs}: go on with --reuse",
     )
-    for ended in every:
+    for ended in run_each(experiments, runs, watch, policy):
         expected = isinstance(ended.case, Training) and ended.case.may_diverge
         if ended.error and not (expected and isinstance(ended.error, DivergenceError)):
             results.failed[ended.case.name] = ended.error.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,7 +24,7 @@ FEWEST, MOST = 5, 25
 """rounds of a measurement, where the request does not say how many"""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Probe:
     """One rank of a probe."""
 
@@ -34,7 +34,7 @@ class Probe:
     store: Store
     request: Message
     """what the command wants to know"""
-    _noted: list[float] = field(default_factory=lambda: [0.0])
+    _noted_s: float = 0.0
     """when progress was last noted"""
 
     def answer(self, document: dict[str, object]) -> None:
@@ -43,8 +43,8 @@ class Probe:
 
     def note_progress(self, share: float, now: str) -> None:
         """Leave a note of how far the ranks have come; rank 0 does, at most twice a second."""
-        if self.rank == 0 and time.monotonic() - self._noted[0] > _NOTE_EVERY_S:
-            self._noted[0] = time.monotonic()
+        if self.rank == 0 and time.monotonic() - self._noted_s > _NOTE_EVERY_S:
+            self._noted_s = time.monotonic()
             self.run.write_json(PROGRESS, {"share": share, "now": now})
 
     def wait_for_all(self, where: str) -> None:

@@ -62,9 +62,11 @@ def interval_cells(key: str, of: Interval | None) -> dict[str, float | None]:
 
 
 def median_interval(repeats: Sequence[float], *, positive: bool = True) -> Interval:
-    """Return the median of one repeat or more, under the same conditions, with its 95 % interval.
+    """Return the median of repeats with its 95 % interval.
 
-    `positive`: they are times, ratios or rates, all more than 0, that scatter by percents.
+    Args:
+        repeats: one value or more; those of repeats that ran under the same conditions.
+        positive: they are times, ratios or rates, all more than 0, that scatter by percents.
     """
     middle = statistics.median(repeats)
     if len(repeats) == 1:

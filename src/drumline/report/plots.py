@@ -76,6 +76,12 @@ _CHINESE = (
 """families that have the characters, on Linux, macOS and Windows"""
 _FILES = ("cjk", "wqy", "sourcehan", "pingfang", "simhei", "msyh", "uming", "ukai", "fallback")
 _BETWEEN_ROWS_IN = 0.12
+_STYLE = Path(__file__).with_name("figures.mplstyle")
+_INKED = (
+    *(f"{part}.color" for part in ("text", "xtick", "ytick", "grid")),
+    *(f"axes.{part}color" for part in ("edge", "label", "title")),
+)
+"""settings that are the colour of the ink"""
 
 
 @functools.cache
@@ -229,30 +235,16 @@ class FigureStyle:
     @contextlib.contextmanager
     def drawing(self, **more: Any) -> Iterator[None]:
         """Set sizes, fonts and ink of everything that is drawn inside."""
-        import matplotlib
+        import matplotlib.style
 
         chinese = chinese_font() if self.speaks == "zh" else None
         settings: dict[str, object] = {
             # Chinese fonts lack signs, e.g. the minus of 10⁻¹: they give what the first has not
             "font.family": ["DejaVu Sans", *([chinese] if chinese else [])],
-            "font.size": 9,
-            "axes.titlesize": 10,
-            "axes.labelsize": 9,
-            "axes.labelpad": 7,
-            "axes.formatter.min_exponent": 4,  # on a logarithmic axis 20 is 20, not 2 × 10¹
-            "legend.fontsize": 8,
-            "legend.framealpha": 0.0,
-            "xtick.labelsize": 8,
-            "ytick.labelsize": 8,
-            "axes.facecolor": "none",
-            "svg.hashsalt": "drumline",
-            **{f"{part}.color": self.ink for part in ("text", "xtick", "ytick", "grid")},
-            "axes.edgecolor": self.ink,
-            "axes.labelcolor": self.ink,
-            "axes.titlecolor": self.ink,
+            **dict.fromkeys(_INKED, self.ink),
             **more,
         }
-        with matplotlib.rc_context(settings):  # type: ignore[arg-type]  # names are checked there
+        with matplotlib.style.context([_STYLE, settings]):
             yield
 
 
@@ -295,7 +287,11 @@ def render_inline(picture: Picture, lang: Language) -> str:
 def write_figure(
     draw: Callable[[FigureStyle], Figure], files: Sequence[Path], lang: Language = Language.EN
 ) -> list[Path]:
-    """Draw a figure to files, whose endings say the format; returns them, or raises RunDirError."""
+    """Draw a figure to files, whose endings say the format; returns them.
+
+    Raises:
+        RunDirError: one cannot be written.
+    """
     style = FigureStyle(lang=lang)
     with style.drawing():
         figure = draw(style)

@@ -45,7 +45,6 @@ class RunProgress:
         self.nodes = nodes
         self._tails = [EventTail(run.rank_events(rank)) for rank in range(world_size)]
         self.ranks = [RankProgress(rank) for rank in range(world_size)]
-        self.notes: list[str] = []
         self.total_steps: int | None = None
         self.started = time.monotonic()
 

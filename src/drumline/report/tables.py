@@ -207,10 +207,10 @@ class FittingColumn(Generic[Row]):
     show: Callable[[Row], str]
     _: KW_ONLY
     justify: Literal["left", "right"] = "right"
-    leaves: int = KEPT
-    """when it goes: those with 1 first, those that are KEPT never"""
-    told: str = ""
-    """what it is called where it is left out, if not by its name"""
+    drop_order: int = KEPT
+    """in a narrow terminal columns with 1 are dropped first, then those with 2; KEPT: never"""
+    dropped_name: str = ""
+    """what it is called where it was dropped, if not by its name"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,16 +227,14 @@ class FittingTable(Generic[Row]):
         """Print what fits, and say what does not."""
         shown = list(self.columns)
         unlimited = options.update(width=_WIDER)
-        for turn in sorted({column.leaves for column in shown} - {KEPT}):
+        for order in sorted({column.drop_order for column in shown} - {KEPT}):
             if console.measure(self._table(shown), options=unlimited).maximum <= options.max_width:
                 break
-            shown = [column for column in shown if column.leaves != turn]
+            shown = [column for column in shown if column.drop_order != order]
         yield self._table(shown)
-        missing = dict.fromkeys(c.told or c.name for c in self.columns if c not in shown)
-        if missing:
-            yield Text(
-                f"no room for {', '.join(missing)}: see {self.elsewhere} or a wider terminal"
-            )
+        dropped = [column for column in self.columns if column not in shown]
+        if names := dict.fromkeys(column.dropped_name or column.name for column in dropped):
+            yield Text(f"no room for {', '.join(names)}: see {self.elsewhere} or a wider terminal")
 
     def _table(self, columns: Sequence[FittingColumn[Row]]) -> Table:
         table = narrow_table(gap=self.gap)

@@ -70,9 +70,14 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
     buckets: list[int] = []
     steps: dict[str, int] = {}
     request = {
-        **spec.model_dump(mode="json"),
+        "model": spec.model.model_dump(mode="json"),
         "text": spec.model.name in TEXT_MODELS,
+        "batch": spec.batch,
+        "bucket_bytes": spec.bucket_bytes,
+        "kinds": list(spec.kinds),
+        "rounds": spec.rounds,
         "budget_s": _BUDGET_S,
+        "timeout_s": spec.timeout_s,
     }
     for name, plans in spec.situations.items():
         with launched_probe(

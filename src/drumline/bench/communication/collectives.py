@@ -318,11 +318,13 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
     interface = ""
     for workers in spec.workers:
         request = {
-            **spec.model_dump(mode="json"),
+            "collective": spec.collective,
             "rivals": spec.rivals,
             "sizes": list(spec.measured_sizes),
             "workers": workers,
+            "rounds": spec.rounds,
             "budget_s": _BUDGET_S / len(spec.workers),
+            "timeout_s": spec.timeout_s,
         }
         folder = out if out is None or len(spec.workers) == 1 else out / f"workers-{workers}"
         with launched_probe(

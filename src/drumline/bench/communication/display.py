@@ -49,13 +49,13 @@ def collectives_table(rows: Sequence[CollectiveRow]) -> RenderableType:
         FittingColumn("on", lambda row: row.backend, justify="left"),
         FittingColumn("ranks", lambda row: str(row.ranks)),
         FittingColumn("ms", lambda row: _format_time(row.median_s)),
-        FittingColumn("quartiles", _quartiles, leaves=5),
-        FittingColumn("alg", lambda row: _bandwidth(row.algorithm_bandwidth), leaves=2),
-        FittingColumn("bus", lambda row: _bandwidth(row.bus_bandwidth), leaves=4),
-        FittingColumn("wire", _wire, leaves=1),
-        FittingColumn("link", lambda row: format_known("{:.0%}", row.link_share, ""), leaves=6),
+        FittingColumn("quartiles", _quartiles, drop_order=5),
+        FittingColumn("alg", lambda row: _bandwidth(row.algorithm_bandwidth), drop_order=2),
+        FittingColumn("bus", lambda row: _bandwidth(row.bus_bandwidth), drop_order=4),
+        FittingColumn("wire", _wire, drop_order=1),
+        FittingColumn("link", lambda row: format_known("{:.0%}", row.link_share, ""), drop_order=6),
         FittingColumn(
-            "pred.", lambda row: format_known("{:+.0%}", row.prediction_error, ""), leaves=3
+            "pred.", lambda row: format_known("{:+.0%}", row.prediction_error, ""), drop_order=3
         ),
     ]
     hidden = {"ranks": not counts, "link": not shaped}
@@ -81,12 +81,14 @@ def fits_table(fits: Sequence[CollectiveFit]) -> RenderableType:
     columns: list[FittingColumn[CollectiveFit]] = [
         FittingColumn("algorithm", lambda fit: fit.algorithm, justify="left"),
         FittingColumn("on", lambda fit: fit.backend, justify="left"),
-        FittingColumn("ranks", lambda fit: str(fit.ranks), leaves=3),
+        FittingColumn("ranks", lambda fit: str(fit.ranks), drop_order=3),
         FittingColumn("alpha µs", lambda fit: f"{fit.alpha_s * 1e6:.0f}"),
-        FittingColumn("±", lambda fit: micro(fit.alpha_error_s), leaves=2, told=errors),
+        FittingColumn("±", lambda fit: micro(fit.alpha_error_s), drop_order=2, dropped_name=errors),
         FittingColumn("beta ns/B", lambda fit: f"{fit.beta_s_per_byte * 1e9:.3g}"),
-        FittingColumn("±", lambda fit: nano(fit.beta_error_s_per_byte), leaves=2, told=errors),
-        FittingColumn("that is MB/s", megabytes_per_s, leaves=1, told="MB/s"),
+        FittingColumn(
+            "±", lambda fit: nano(fit.beta_error_s_per_byte), drop_order=2, dropped_name=errors
+        ),
+        FittingColumn("that is MB/s", megabytes_per_s, drop_order=1, dropped_name="MB/s"),
     ]
     note = (
         "fitted to all sizes: time = alpha · rounds + beta · bytes on the critical path\n"
@@ -107,7 +109,7 @@ def aggregation_table(rows: Sequence[AggregationRow]) -> RenderableType:
             name,
             itemgetter(number),
             justify="left" if number == 0 else "right",
-            leaves=len(heads) - number if number > 2 else KEPT,  # the last rank first
+            drop_order=len(heads) - number if number > 2 else KEPT,  # the last rank first
         )
         for number, name in enumerate(heads)
     ]

@@ -36,13 +36,13 @@ def model_table(rows: Sequence[CaseRow], *, nodes: int) -> RenderableType:
     columns: list[FittingColumn[CaseRow]] = [
         FittingColumn("form", lambda row: row.case, justify="left"),
         FittingColumn("ms", lambda row: milliseconds(row.median_s)),
-        FittingColumn("samples/s", lambda row: f"{row.samples_per_s:.0f}", leaves=1),
-        FittingColumn("speed", lambda row: format_known("{:.2f}×", row.speedup), leaves=6),
-        FittingColumn("MB", _megabytes, leaves=7),
-        FittingColumn("bytes", _bytes, leaves=5),
-        FittingColumn("bubble", _bubble, leaves=4),
-        FittingColumn("idle", _idle, leaves=2),
-        FittingColumn("loss", lambda row: f"{row.loss:.4f}", leaves=3),
+        FittingColumn("samples/s", lambda row: f"{row.samples_per_s:.0f}", drop_order=1),
+        FittingColumn("speed", lambda row: format_known("{:.2f}×", row.speedup), drop_order=6),
+        FittingColumn("MB", _megabytes, drop_order=7),
+        FittingColumn("bytes", _bytes, drop_order=5),
+        FittingColumn("bubble", _bubble, drop_order=4),
+        FittingColumn("idle", _idle, drop_order=2),
+        FittingColumn("loss", lambda row: f"{row.loss:.4f}", drop_order=3),
     ]
     table = FittingTable(rows=rows, columns=columns, gap=1, elsewhere="--json, --csv")
     return Group(table, Text(_legend(nodes)))
@@ -118,7 +118,7 @@ def draw_model_parallel(style: FigureStyle, rows: Sequence[CaseRow]) -> Figure:
     colors = ["0.6", *(style.color(number) for number in range(len(rows) - 1))]
     for number, (title, unit, bars) in enumerate(_panels(rows)):
         axes = figure.add_subplot(grid[divmod(number, 3)])
-        draw_bars(style, axes, bars, colors)
+        draw_labelled_bars(style, axes, bars, colors)
         style.finish(axes, title=title, x=unit, y="")
         axes.grid(visible=False, axis="y")
         axes.set_yticks(range(len(rows)), names)
@@ -147,7 +147,7 @@ class Bars:
     """the values of its ranks"""
 
 
-def draw_bars(style: FigureStyle, axes: Axes, bars: Bars, colors: Sequence[str]) -> None:
+def draw_labelled_bars(style: FigureStyle, axes: Axes, bars: Bars, colors: Sequence[str]) -> None:
     """Draw bars of `bench model-parallel`, each with its label behind its marks."""
     ends = [value or 0.0 for value in bars.values]
     axes.barh(range(len(ends)), ends, 0.68, color=colors)

@@ -35,7 +35,7 @@ from drumline.launch.probe import Watch
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import NS, common_steps, step_seconds, warm_steps
 from drumline.report.ledger.bubble import Bubble, measure_bubble
-from drumline.report.ledger.trace import build_trace
+from drumline.report.ledger.perfetto import build_trace
 from drumline.report.runs.record import mean_loss
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from drumline.bench.case_runner import Skipped
-from drumline.bench.specs import BenchPlace, Each, build_run, check_trained, settle_keys
-from drumline.core.task import MAX_WORKERS
-from drumline.spec.parts import ClashError, DataSpec, ModelSpec, clash, one_word
+from drumline.bench.case_runner import RunCase, Skipped
+from drumline.bench.specs import BenchPlace, Data, Each, Model, TrainingBench, Workers
+from drumline.spec.parts import ClashError, DataSpec, ModelSpec
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import Schedule
 
@@ -28,8 +27,9 @@ MIXED_COPIES = 2
 LEAST_MIXED = 2 * MIXED_COPIES
 CHUNKS = 2
 """of an interleaved schedule, on each rank"""
-_MODEL = {"name": "gpt-mini", "layers": 4}
 _CUTTABLE = {"linear": 1, "mlp": 3, "lenet": 5, "cnn": 4}
+_CUT_BY = ("workers", "nodes", "model", "model.layers")
+"""keys that say into how many parts a model is cut, and can be"""
 _GPT_LAYERS, _GPT_AROUND = 2, 4  # blocks by default; embeddings, norm and head around them
 
 
@@ -41,17 +41,14 @@ def cuttable_layers(model: ModelSpec) -> int | None:
     return _CUTTABLE.get(model.name)
 
 
-class ModelParallelSpec(BenchPlace):
+class ModelParallelSpec(BenchPlace, TrainingBench):
     """`drumline bench model-parallel`: which model, in which forms, on how many ranks."""
 
-    model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec.model_validate(_MODEL)
-    data: Annotated[DataSpec, one_word(DataSpec, "name")] = DataSpec(name="shakespeare")
-    """what it trains on (default: shakespeare for text models, mnist-mini for others)"""
+    model: Model = ModelSpec.model_validate({"name": "gpt-mini", "layers": 4})
+    data: Data = DataSpec(name="shakespeare")
     batch: int = Field(default=32, ge=1, le=65536)
     """samples per step over all ranks together, in every form"""
-    steps: int = Field(default=20, ge=2, le=100_000)
-    """of each form; the first does not count"""
-    workers: int = Field(default=2, ge=1, le=MAX_WORKERS)
+    workers: Workers = 2
     """processes per node (default: 2, or 1 on each of several nodes)"""
     forms: Each[Form] = FORMS
     """alone, data, rpc, pipeline, tensor, mixed (default: all that fit)"""
@@ -61,8 +58,6 @@ class ModelParallelSpec(BenchPlace):
     """of pipelines and rpc"""
     engines: Each[Engine] = ("drumline",)
     """of data, pipeline, tensor and mixed: written here, or PyTorch's own"""
-    backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(default=None, ge=1, le=1024)
     """CPU threads of a rank, the same in every form (default: the cores shared out to all ranks)"""
 
@@ -79,18 +74,22 @@ class ModelParallelSpec(BenchPlace):
 
     def refusal(self, form: Form, schedule: Schedule | None = None) -> ClashError | None:
         """Say why a case cannot be, as far as the spec shows; None: it can."""
-        key = "forms" if schedule is None else "schedules"
+        keys = ("forms" if schedule is None else "schedules", *_CUT_BY)
         if form == "mixed" and (self.ranks < LEAST_MIXED or self.ranks % MIXED_COPIES):
-            numbers = {"copies": MIXED_COPIES, "least": LEAST_MIXED}
-            workers = -(-LEAST_MIXED // self.nodes)
-            return clash("mixed_ranks", spec=self, key=key, workers=workers, **numbers)
+            return ClashError(
+                f"mixed is {MIXED_COPIES} copies of a pipeline, which takes {LEAST_MIXED} ranks or "
+                f"more, an even number, but {self.ranks} will start; set "
+                f"workers={-(-LEAST_MIXED // self.nodes)}",
+                *keys,
+            )
         layers = cuttable_layers(self.model)
         parts = self._parts(form) * (CHUNKS if schedule == "interleaved" else 1)
         if layers is not None and parts > layers:
-            what = schedule or form
             fix = "raise model.layers" if self.model.name == "gpt-mini" else "choose another model"
-            return clash(
-                "too_few_layers", spec=self, key=key, what=what, parts=parts, layers=layers, fix=fix
+            return ClashError(
+                f"{schedule or form} needs {parts} parts, but {self.model.name} can be cut into "
+                f"{layers} at most; {fix}, or set fewer workers",
+                *keys,
             )
         return None
 
@@ -99,16 +98,10 @@ class ModelParallelSpec(BenchPlace):
             return 1
         return self.ranks // MIXED_COPIES if form == "mixed" else self.ranks
 
-    @model_validator(mode="before")
-    @classmethod
-    def _settle(cls, values: Any) -> Any:
-        """Fill in what follows from other keys: the data from the model, workers from nodes."""
-        return settle_keys(values, model=_MODEL, workers=2)
-
     @model_validator(mode="after")
     def _fits(self) -> Self:
         self._check_ranks(self.workers)
-        check_trained(self.model, self.data)
+        self._check_trained()
         for form in self.forms:
             if self.asked_for(form) and (why := self.refusal(form)):
                 raise why
@@ -127,9 +120,13 @@ class ModelParallelSpec(BenchPlace):
             if self.batch % (copies * count):
                 of = f" of {copies} copies" if copies > 1 else ""
                 near = max(1, round(self.batch / (copies * count))) * copies * count
-                raise clash("bench_microbatches", spec=self, count=count, of=of, near=near)
-        if self.batch < self.ranks and "data" in self.forms:
-            raise clash("bench_batch_too_small", spec=self, ranks=self.ranks, fewer="workers")
+                message = (
+                    f"a batch of {self.batch} cannot be cut into {count} equal microbatches{of}; "
+                    f"set batch={near}, or other microbatches"
+                )
+                raise ClashError(message, "microbatches", "batch")
+        if "data" in self.forms:
+            self._check_samples(self.ranks, fewer="workers")
 
 
 _WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any case
@@ -153,17 +150,12 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelParallelCase(Variant):
+class ModelParallelCase(Variant, RunCase):
     """A variant, and the run that it is."""
 
     spec: RunSpec
     asked: bool
     """named by the user; else one that does not fit is left out"""
-
-    @property
-    def slug(self) -> str:
-        """What its files are called: `pipeline-1f1b-x4`."""
-        return self.label.replace(" ", "-").replace("×", "x")
 
 
 @dataclass(frozen=True)
@@ -175,7 +167,11 @@ class CasePlan:
 
 
 def plan_cases(spec: ModelParallelSpec) -> CasePlan:
-    """Lay out `bench model-parallel`'s runs by form; what does not fit is told."""
+    """Lay out `bench model-parallel`'s runs by form; what does not fit is told.
+
+    Raises:
+        SpecError: the keys make no run.
+    """
     plan = CasePlan()
     for form in spec.forms:
         for engine in (None,) if form in _WITHOUT_ENGINE else spec.engines:
@@ -220,8 +216,7 @@ def _build_case(spec: ModelParallelSpec, variant: Variant) -> ModelParallelCase:
     if schedule == "interleaved":
         strategy["chunks"] = CHUNKS
     alone = form == "alone"
-    run = build_run(
-        spec,
+    run = spec.build_run(
         name=form,
         batch=spec.batch,
         strategy=strategy,

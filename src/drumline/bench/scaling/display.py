@@ -58,19 +58,19 @@ def _table(rows: Sequence[ScalingRow]) -> FittingTable[ScalingRow]:
 
     columns: list[FittingColumn[ScalingRow]] = [
         FittingColumn("strategy", strategy, justify="left"),
-        FittingColumn("nodes", lambda row: str(row.nodes), leaves=4),
+        FittingColumn("nodes", lambda row: str(row.nodes), drop_order=4),
         FittingColumn("ranks", lambda row: str(row.ranks)),
-        FittingColumn("batch", lambda row: str(row.batch), leaves=1),
+        FittingColumn("batch", lambda row: str(row.batch), drop_order=1),
         FittingColumn("ms", lambda row: milliseconds(row.median_s)),
-        FittingColumn("±", lambda row: _wide(row.median_s, row.high_s), leaves=6),
+        FittingColumn("±", lambda row: _wide(row.median_s, row.high_s), drop_order=6),
         FittingColumn("speed-up", lambda row: format_known("{:.2f}×", row.speedup)),
-        FittingColumn("±", lambda row: _wide(row.speedup, row.speedup_high), leaves=7),
+        FittingColumn("±", lambda row: _wide(row.speedup, row.speedup_high), drop_order=7),
         FittingColumn("eff.", lambda row: _share(row.efficiency)),
-        FittingColumn("lost", lambda row: _share(row.lost), leaves=5),
-        FittingColumn("compute", lambda row: _share(row.lost_compute), leaves=5),
-        FittingColumn("wait", lambda row: _share(row.lost_wait), leaves=5),
-        FittingColumn("transfer", lambda row: _share(row.lost_transfer), leaves=5),
-        FittingColumn("data", lambda row: _share(row.lost_data), leaves=3),
+        FittingColumn("lost", lambda row: _share(row.lost), drop_order=5),
+        FittingColumn("compute", lambda row: _share(row.lost_compute), drop_order=5),
+        FittingColumn("wait", lambda row: _share(row.lost_wait), drop_order=5),
+        FittingColumn("transfer", lambda row: _share(row.lost_transfer), drop_order=5),
+        FittingColumn("data", lambda row: _share(row.lost_data), drop_order=3),
     ]
     if len({row.nodes for row in rows}) == 1:
         columns = [column for column in columns if column.name != "nodes"]
@@ -135,7 +135,7 @@ class _Panel:
         return [Interval(middle=m, low=low, high=high) for m, low, high in found if m is not None]
 
 
-def draw_scaling(style: FigureStyle, result: ScalingResult) -> Figure:
+def draw_scaling_study(style: FigureStyle, result: ScalingResult) -> Figure:
     """Draw `bench scaling`'s figure: what more ranks gain, and where the rest went."""
     rows = result.rows
     modes = list(dict.fromkeys(row.mode for row in rows))

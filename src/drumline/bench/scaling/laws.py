@@ -54,12 +54,20 @@ def gustafson(serial: float, times: float) -> float:
 
 
 def fit_amdahl(speedups: Speedups) -> float:
-    """Fit Amdahl's serial share by least squares; ValueError: no count but the smallest."""
+    """Fit Amdahl's serial share by least squares.
+
+    Raises:
+        ValueError: no count but the smallest.
+    """
     return _slope([(1 - 1 / n, 1 / speedup - 1 / n) for n, speedup in speedups.items()])
 
 
 def fit_gustafson(speedups: Speedups) -> float:
-    """Fit Gustafson's serial share by least squares; ValueError: no count but the smallest."""
+    """Fit Gustafson's serial share by least squares.
+
+    Raises:
+        ValueError: no count but the smallest.
+    """
     return _slope([(n - 1, n - speedup) for n, speedup in speedups.items()])
 
 

@@ -64,7 +64,11 @@ class RunTimes:
 
 
 def read_times(run: RunDir, spec: RunSpec) -> RunTimes:
-    """Read the times of a finished run of `bench scaling`, of its `whole_steps`."""
+    """Read the times of a finished run of `bench scaling`.
+
+    Raises:
+        UsageError: the data have not enough samples for one step.
+    """
     events = whole_steps(run.read_rank_events(spec.world_size), batch=spec.data.batch)
     steps_s = step_seconds(warm_steps(events))
     ledger = compute_ledger(events)

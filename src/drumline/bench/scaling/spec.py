@@ -18,35 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from drumline.bench.specs import (
-    BenchLinks,
-    Each,
-    Listed,
-    Workers,
-    build_run,
-    check_names,
-    check_trained,
-    settle_keys,
-)
+from drumline.bench.case_runner import RunCase
+from drumline.bench.specs import Each, Listed, Nodes, TrainingBench, Workers, check_names
 from drumline.core.processes import count_cores
-from drumline.spec.parts import (
-    DataSpec,
-    ModelSpec,
-    check_node_count,
-    check_slow_nodes,
-    clash,
-    one_word,
-)
+from drumline.spec.parts import ClashError, check_slow_nodes
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import DATA_KINDS, SPLIT_KINDS
 
 Mode = Literal["strong", "weak"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-_MODEL = {"name": "cnn"}
 _MOST_BY_ITSELF = 8
 """ranks, where the user does not say how many"""
 
@@ -68,31 +52,24 @@ class Count:
         return self.nodes * self.workers
 
 
-class ScalingSpec(BenchLinks):
+class ScalingSpec(TrainingBench):
     """`drumline bench scaling`: how many ranks, what stays the same, by which strategies."""
 
     workers: Annotated[Listed[Workers], Rising] = (1, 2)
     """processes per node, e.g. 1,2,4 (default: 1, 2, 4, 8 as far as there are cores; with several
     nodes, 1 on each)"""
-    nodes: Annotated[Listed[Annotated[int, AfterValidator(check_node_count)]], Rising] = (1,)
+    nodes: Annotated[Listed[Nodes], Rising] = (1,)
     """simulated nodes, e.g. 1,2,4; each gets an address and a link of its own"""
     mode: Each[Mode] = MODES
     """strong: the batch of all ranks together stays. weak: the batch of each rank stays"""
     kinds: Each[str] = ("ddp", "chunked_ring")
     """the strategies"""
-    model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec.model_validate(_MODEL)
-    data: Annotated[DataSpec, one_word(DataSpec, "name")] = DataSpec()
-    """what it trains on (default: mnist-mini, or shakespeare for text models)"""
     batch: int = Field(default=128, ge=1, le=65536)
     """samples per step over all ranks together, at the smallest count"""
-    steps: int = Field(default=20, ge=2, le=100_000)
-    """of each run; the first does not count"""
     repeats: int = Field(default=3, ge=1, le=100)
     """how often each is measured; all are, before any is measured again"""
     threads: int = Field(default=1, ge=1, le=1024)
     """CPU threads of a rank, the same at every count"""
-    backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
 
     @property
     def counts(self) -> tuple[Count, ...]:
@@ -113,38 +90,46 @@ class ScalingSpec(BenchLinks):
         """Return the samples per step of all ranks together."""
         return self.batch if mode == "strong" else self.batch * count.ranks // self.base.ranks
 
-    @model_validator(mode="before")
     @classmethod
-    def _settle(cls, values: Any) -> Any:
-        """Fill in what follows from other keys: the data from the model, workers from nodes."""
+    def _default_workers(cls) -> object:
+        """1, 2, 4, … as far as there are cores, but 2 in any case."""
         cores = min(count_cores(), _MOST_BY_ITSELF)
-        # 1, 2, 4, … as far as there are cores, but 2 in any case
-        workers = [2**power for power in range(max(2, cores.bit_length()))]
-        return settle_keys(values, model=_MODEL, workers=workers)
+        return [2**power for power in range(max(2, cores.bit_length()))]
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if len(self.workers) > 1 and len(self.nodes) > 1:
             workers, nodes = (",".join(map(str, counts)) for counts in (self.workers, self.nodes))
-            raise clash("scaling_varies_both", workers=workers, nodes=nodes)
+            message = (
+                f"workers and nodes both have several counts ({workers} and {nodes}), and one "
+                f"study varies one of them; give the other one number, e.g. workers=1"
+            )
+            raise ClashError(message, "nodes", "workers")
         for kind in self.kinds:
             if kind in SPLIT_KINDS:
-                raise clash("scaling_splits_model", kind=kind)
+                raise ClashError(
+                    f"{kind} splits the model, but scaling is about ranks that each have all of "
+                    f"it; compare it with drumline bench model-parallel, and leave it out here",
+                    "kinds",
+                )
         check_names(self.kinds, DATA_KINDS, "strategy", "kinds")
         check_slow_nodes(max(self.nodes), self.link, self.slow_nodes)
-        check_trained(self.model, self.data)
+        self._check_trained()
         self._check_batch()
         return self
 
     def _check_batch(self) -> None:
         most = max(count.ranks for count in self.counts) if "strong" in self.mode else 0
         ranks = max(most, self.base.ranks)
-        if self.batch < ranks:
-            raise clash("bench_batch_too_small", spec=self, ranks=ranks, fewer=self.varies)
+        self._check_samples(ranks, fewer=self.varies)
         base = self.base.ranks
         if "weak" in self.mode and self.batch % base:
-            fix = -(-self.batch // base) * base
-            raise clash("weak_scaling_batch", spec=self, ranks=base, fix=fix)
+            message = (
+                f"in weak scaling all ranks have as much to do at every count, but a batch of "
+                f"{self.batch} does not share out to {base} ranks; set "
+                f"batch={-(-self.batch // base) * base}, or mode=strong"
+            )
+            raise ClashError(message, "batch", "mode", "workers", "nodes")
 
 
 ALONE = "alone"
@@ -174,30 +159,25 @@ class ScalingCase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeat:
+class Repeat(RunCase):
     """A case in one of the rounds: a run of its own."""
 
     case: ScalingCase
     round: int
+    spec: RunSpec
 
     @property
     def label(self) -> str:
         """What people call it."""
         return f"{self.case.label}, round {self.round + 1}"
 
-    @property
-    def slug(self) -> str:
-        """What its run directory is called: `strong-ddp-x4-round-1`."""
-        return self.label.replace(",", "").replace(" ", "-").replace("×", "x")
-
-    @property
-    def spec(self) -> RunSpec:
-        """The run that it is."""
-        return self.case.spec
-
 
 def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
-    """Lay out `bench scaling`'s configurations: by count, then mode, then strategy."""
+    """Lay out `bench scaling`'s configurations: by count, then mode, then strategy.
+
+    Raises:
+        SpecError: the keys make no run.
+    """
     alone = spec.base.ranks == 1
     cases = [
         _build_case(spec, kind, None, spec.base) for kind in ((ALONE,) if alone else spec.kinds)
@@ -217,7 +197,7 @@ def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[Repeat]:
     for number in range(repeats):
         first = number * len(cases) // repeats
         turn = [*cases[first:], *cases[:first]]
-        runs += [Repeat(case=case, round=number) for case in turn]
+        runs += [Repeat(case=case, round=number, spec=case.spec) for case in turn]
     return runs
 
 
@@ -225,8 +205,7 @@ def _build_case(spec: ScalingSpec, kind: str, mode: Mode | None, count: Count) -
     strategy: dict[str, object] = {"kind": kind}
     if kind == ALONE:  # nothing is put into buckets, since nothing will be sent
         strategy = {"kind": "allreduce", "bucketed": False}
-    run = build_run(
-        spec,
+    run = spec.build_run(
         name=kind,
         batch=spec.batch_of(mode or "strong", count),
         strategy=strategy,

@@ -92,7 +92,7 @@ class LabRunOptions:
     as_json: Json = False
 
 
-@lab_app.command(calls="labs:run_command")
+@lab_app.command(calls="labs:run_lab_command")
 def run(
     number: Annotated[int, typer.Argument(metavar="LAB", help="1, 2, 3 or 4.")],
     options: LabRunOptions,

@@ -42,7 +42,7 @@ def train(
     """
 
 
-@app.command(context_settings=REST_IS_THEIRS, calls="script:run_command")
+@app.command(context_settings=REST_IS_THEIRS, calls="script:run_script_command")
 def run(
     script: Annotated[str, typer.Argument(help="A PyTorch script, as for torchrun.")],
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,

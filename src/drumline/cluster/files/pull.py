@@ -206,6 +206,11 @@ class Pulled:
         """Whether all of the job's files are here now."""
         return self.phase in ENDED
 
+    @property
+    def state(self) -> str:
+        """The job's phase, for people."""
+        return self.phase or "no word from its leader"
+
 
 @dataclass
 class Puller:

@@ -67,9 +67,14 @@ class JobFollower:
         *,
         changed: Callable[[JobState], None] = lambda _: None,
         rank: int | None = None,
+        view: RunView | None = None,
     ) -> None:
-        """Prepare to follow; `changed` gets the job's state, at first and whenever it changes."""
+        """Prepare to follow; `changed` gets the job's state, at first and whenever it changes.
+
+        `view` draws the training of a job while `follow_to_end` follows it.
+        """
         self.job_id = job_id
+        self.view = view
         self._show = show
         self._changed = changed
         self._rank = rank
@@ -193,16 +198,15 @@ async def follow_to_end(
     follower: JobFollower,
     note: Note,
     sessions: Sequence[NodeSession] = (),
-    view: RunView | None = None,
 ) -> JobState:
     """Follow a submitted job, also where connections are lost: the job does not need us.
 
-    `sessions` stream the job already; `view` draws its training.
+    `sessions` stream the job already.
     """
     try:
         if sessions:
             return await follower.listen(sessions)
-        return await _follow(fleet, follower, view)
+        return await _follow(fleet, follower)
     except HostError as error:
         lost, told, until = error, "", time.monotonic() + _RETRY_S
     while time.monotonic() < until:
@@ -213,7 +217,7 @@ async def follow_to_end(
         told = lost.message
         try:
             async with connected(spec, home, note=note) as again:
-                return await _follow(again, follower, view)
+                return await _follow(again, follower)
         except HostError as error:
             if error.fields.get("reason") == GONE:
                 raise
@@ -222,9 +226,9 @@ async def follow_to_end(
     raise lost
 
 
-async def _follow(fleet: Fleet, follower: JobFollower, view: RunView | None) -> JobState:
-    remotes = fleet.remotes
-    async with drawn(view, remotes, follower.job_id) if view else contextlib.nullcontext():
+async def _follow(fleet: Fleet, follower: JobFollower) -> JobState:
+    view, remotes = follower.view, fleet.remotes
+    async with live_view(view, remotes, follower.job_id) if view else contextlib.nullcontext():
         return await follower.run(remotes)
 
 
@@ -246,7 +250,7 @@ class RunView(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def drawn(view: RunView, remotes: Sequence[Remote], job_id: str) -> AsyncIterator[None]:
+async def live_view(view: RunView, remotes: Sequence[Remote], job_id: str) -> AsyncIterator[None]:
     """Pull a job's run and draw it while the context lasts; at the run's end all of it is here."""
     async with Puller(remotes, job_id, view.folder) as puller:
         over = asyncio.Event()

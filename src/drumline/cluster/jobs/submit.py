@@ -96,10 +96,11 @@ class Submission:
             if view is not None:
                 self._home.note_pulled(self.job_id, view.folder)
             keeping = asyncio.create_task(self._keep_copies(fleet))
-            follower = JobFollower(self.job_id, show, changed=_QueueNotice(self._note))
+            notice = _QueueNotice(self._note)
+            follower = JobFollower(self.job_id, show, changed=notice, view=view)
             try:
                 state = await follow_to_end(
-                    self._spec, self._home, fleet, follower, self._note, sessions, view
+                    self._spec, self._home, fleet, follower, self._note, sessions
                 )
                 await keeping
             finally:

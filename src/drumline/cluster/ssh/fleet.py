@@ -127,7 +127,7 @@ _LOOK_S = 3.0  # after so long without all nodes the provider is asked whether t
 
 
 def run_on(nodes: AbstractAsyncContextManager[N], work: Callable[[N], Awaitable[T]]) -> T:
-    """Run an operation on what `connected` or `reached` gives, in an event loop of its own."""
+    """Run an operation on what `connected` or `reachable` gives, in an event loop of its own."""
 
     async def run() -> T:
         async with nodes as opened:
@@ -156,7 +156,7 @@ async def connected(
     if not machines:
         raise no_nodes(home)
     timeout_s = _TRY_S if note and len(machines) > 1 else _CONNECT_S
-    async with reached(spec, home, machines, timeout_s=timeout_s) as (fleet, lost):
+    async with reachable(spec, home, machines, timeout_s=timeout_s) as (fleet, lost):
         if not fleet.remotes and all(error.fields.get("reason") == GONE for error in lost):
             raise cluster_gone(home)
         if note is None or not fleet.remotes:
@@ -168,7 +168,7 @@ async def connected(
 
 
 @contextlib.asynccontextmanager
-async def reached(
+async def reachable(
     spec: ClusterSpec,
     home: ClusterHome,
     machines: Sequence[Machine],

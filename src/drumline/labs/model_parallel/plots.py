@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from drumline.bench.model_parallel.display import Bars, draw_bars, draw_loss_curves
+from drumline.bench.model_parallel.display import Bars, draw_labelled_bars, draw_loss_curves
 from drumline.labs.model_parallel.experiments import SWEPT
 from drumline.labs.model_parallel.tables import ALONE, BaselineRow, FormRow, RankRow, TraceRow
 from drumline.labs.plots import Plot, Style
@@ -55,7 +55,7 @@ def draw_forms(
         (panels[1], "peak", Bars(values=peaks, labels=_write(peaks), dots=dots)),
         (panels[2], "sent", Bars(values=sent, labels=_write(sent))),
     ):
-        draw_bars(plot, axes, bars, colors)
+        draw_labelled_bars(plot, axes, bars, colors)
         plot.panel(axes, key)
         axes.grid(visible=False, axis="y")
     if baseline is not None:

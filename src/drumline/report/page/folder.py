@@ -114,7 +114,11 @@ def _found(folder: Path) -> Any:
 
 
 def read_own_words(folder: Path, lang: Language) -> str:
-    """Read a report author's own words; where there is no such file yet, one is made."""
+    """Read a report author's own words; where there is no such file yet, one is made.
+
+    Raises:
+        RunDirError: it cannot be read, or made.
+    """
     file = folder / WORDS
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +134,11 @@ def read_own_words(folder: Path, lang: Language) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a report's manifest; UsageError: there is no report, or one of another version."""
+    """Read a report's manifest.
+
+    Raises:
+        UsageError: there is no report, or one of another version.
+    """
     file = folder / MANIFEST
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))

@@ -58,8 +58,11 @@ class Table(Generic[R]):
             shares: Mapping[str, float]                       a column for each key
             from_: str                                        the column `from`
 
-    `name` is that of its file, without .csv; `key` what the column of a field named `key` is
-    called, for rows that tables share.
+    Args:
+        name: of its file, without .csv.
+        row_type: the dataclass.
+        records: the rows.
+        key: what the column of a field named `key` is called, for rows that tables share.
     """
 
     def __init__(

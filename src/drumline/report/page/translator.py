@@ -108,7 +108,11 @@ class Translator:
     texts: Texts = field(default_factory=dict, repr=False)
 
     def __call__(self, key: str, /, **holes: Filling) -> Sentence:
-        """Return the text of a key as a sentence, all its `{holes}` filled, or raise ValueError."""
+        """Return the text of a key as a sentence, its `{holes}` filled.
+
+        Raises:
+            ValueError: a hole is not filled, or there is no such hole.
+        """
         template = self.text(key)
         if find_holes(template) != holes.keys():
             raise ValueError(f"the holes of {key!r}, {template!r}, are not {sorted(holes)}")

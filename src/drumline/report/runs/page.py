@@ -69,7 +69,7 @@ def _curves(tables: RunTables, say: Translator) -> list[blocks.Block]:
     if not tables.curves.rows:
         return []
     shown = [table for table in (tables.curves, tables.scores) if table.rows]
-    return [_picture("curves", partial(_draw_curves, tables), shown, say)]
+    return [_picture("curves", partial(_draw_training_curves, tables), shown, say)]
 
 
 def _time(tables: RunTables, say: Translator) -> list[blocks.Block]:
@@ -166,7 +166,7 @@ _SMOOTH = 40
 """a curve is drawn as means of so many pieces, over a faint line of all steps"""
 
 
-def _draw_curves(tables: RunTables, style: FigureStyle) -> Figure:
+def _draw_training_curves(tables: RunTables, style: FigureStyle) -> Figure:
     """Draw the runs' losses over steps, samples and seconds, and accuracies where measured."""
     say, scores = page_texts(style.speaks), tables.scores
     against = say.labels("runs.figures.curves.against")

@@ -64,8 +64,6 @@ class RunRecord:
     manifest: dict[str, object] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     """empty where the run did not come to its end"""
-    accuracy: float | None = None
-    """on the test set, at the end"""
     curve: list[CurvePoint] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     ledger: accounts.Ledger | None = None
@@ -94,6 +92,12 @@ class RunRecord:
         return bool(self.summary)
 
     @property
+    def accuracy(self) -> float | None:
+        """On the test set, at the end, or as far as the run came."""
+        found: float | None = self.summary.get("accuracy")
+        return self.scores[-1].accuracy if found is None and self.scores else found
+
+    @property
     def loss(self) -> float | None:
         """Of the last step."""
         return self.curve[-1].loss if self.curve else None
@@ -109,7 +113,6 @@ def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
     record = RunRecord(name=name or run.path.name, path=run.path)
     record.manifest = _json(run, "manifest.json", record)
     record.summary = _json(run, "summary.json", record)
-    record.accuracy = record.summary.get("accuracy")
     record.coverage = _json(run, "coverage.json", record) or None
     _read_spec(run, record)
     record.events = run.read_rank_events(_count_ranks(run, record))
@@ -120,8 +123,6 @@ def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
         _read_events(record)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         record.lacks("other_events", error=f"{type(error).__name__}: {error}")
-    if record.accuracy is None and record.scores:
-        record.accuracy = record.scores[-1].accuracy
     if not record.done:  # how far it came, and why it ended if that is known
         step = {"step": str(record.curve[-1].step)} if record.curve else {}
         why = {"why": said} if (said := _why(record)) else {}

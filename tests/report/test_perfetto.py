@@ -6,7 +6,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.report.ledger.trace import build_trace
+from drumline.report.ledger.perfetto import build_trace
 
 MS = 10**6
 
