@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import yaml
+from jinja2 import Environment
 from packaging.requirements import Requirement
 from rich.console import Console
 
@@ -93,32 +94,26 @@ def _write(files: dict[Path, str], *, force: bool) -> None:
 
 IMAGE = "drumline-node"
 _PACKAGE = Path(__file__).parents[1]
+_DOCKERFILE = Path(__file__).with_name("Dockerfile.jinja")
 
 
 _COMPOSE_HEAD = """\
 # {nodes} nodes, written by drumline compose. Start them with: docker compose up
 # The run directory appears in ./runs; docker compose down removes the containers.
 """
-_DOCKERFILE = """\
-# What drumline needs, in the versions that are here; drumline itself is mounted.
-FROM python:{python}-slim
-# an index that has torch without CUDA makes the image ten times smaller
-ARG TORCH_INDEX=
-RUN pip install --no-cache-dir ${{TORCH_INDEX:+--index-url $TORCH_INDEX}} {torch}
-RUN pip install --no-cache-dir {others}
-ENV PYTHONPATH=/opt/drumline PYTHONUNBUFFERED=1 HOME=/tmp
-WORKDIR /workspace
-"""
-"""of the image that all nodes share"""
 
 
 def _dockerfile_text() -> str:
-    """Fill in what the installed package asks for, extras left out; torch comes first."""
+    """Write the Dockerfile of the image that all nodes share, with what is installed here.
+
+    That is what the package asks for, extras left out; torch comes first.
+    """
     lines = [line for line in requires("drumline") or () if ";" not in line]
     names = sorted((Requirement(line).name for line in lines), key=lambda name: name != "torch")
     torch, *others = map(_pinned, names)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return _DOCKERFILE.format(python=python, torch=torch, others=" ".join(others))
+    template = Environment(keep_trailing_newline=True).from_string(_DOCKERFILE.read_text())
+    return template.render(python=python, torch=torch, others=" ".join(others))
 
 
 def _name_node(rank: int) -> str:

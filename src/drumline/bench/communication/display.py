@@ -189,9 +189,6 @@ def _short(count: int) -> str:
     return str(count)
 
 
-_PARTS = ("compute", "wait", "transfer")
-
-
 def draw_collectives(style: FigureStyle, rows: Sequence[CollectiveRow]) -> Figure:
     """Draw `bench collectives`' figure: time over size, both logarithmic, a line per rival."""
     figure = style.figure(width=8, height=4.8)
@@ -220,10 +217,11 @@ def draw_aggregation(style: FigureStyle, rows: Sequence[AggregationRow]) -> Figu
     ranks = sorted({row.rank for row in rows})
     figure = style.figure(width=8, height=1.2 + 2.6 * len(situations))
     panels = [row[0] for row in figure.subplots(len(situations), squeeze=False)]
+    parts = {part: part for part in ("compute", "wait", "transfer")}
     for axes, situation in zip(panels, situations, strict=True):
         own = [row for row in rows if row.situation == situation]
         by_rank = [[row for row in own if row.rank == rank] for rank in ranks]
-        draw_rank_bars(axes, by_rank, kinds, {part: part for part in _PARTS})
+        draw_rank_bars(axes, by_rank, kinds, parts)
         axes.set_xticks(range(len(kinds)), kinds, rotation=20)
         style.finish(axes, title=situation, x="", y="ms per step", legend=False)
         axes.grid(visible=False, axis="x")

@@ -33,10 +33,10 @@ from drumline.core.errors import RunDirError, UsageError
 from drumline.core.rundir import Event, RunDir
 from drumline.launch.probe import Watch
 from drumline.report.intervals import quartiles
-from drumline.report.ledger.accounts import NS, common_steps, step_seconds, warm_steps
+from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.report.ledger.bubble import Bubble, measure_bubble
 from drumline.report.ledger.perfetto import build_trace
-from drumline.report.runs.record import mean_loss
+from drumline.report.runs.record import read_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +83,10 @@ class CaseRow:
 
 def build_case_row(case: ModelParallelCase, run: RunDir, *, kept: bool) -> CaseRow:
     """Build `bench model-parallel`'s row of a finished run: what it cost."""
-    spec = case.spec
-    events = run.read_rank_events(spec.world_size)
-    summary = run.read_json("summary.json") or {}
-    steps = warm_steps(events)
-    low, median, high = quartiles(step_seconds(steps))
-    losses = [mean_loss(ranks) for ranks in common_steps(events)]
+    spec, record = case.spec, read_record(run)
+    events, steps = record.events, warm_steps(record.events)
+    low, median, high = quartiles(record.step_s)
+    losses = [point.loss for point in record.curve]
     bubble = measure_bubble(events, spec.axes)
     alone = spec.world_size == 1
     payload = [0] if alone else payload_bytes(steps)
@@ -101,15 +99,15 @@ def build_case_row(case: ModelParallelCase, run: RunDir, *, kept: bool) -> CaseR
         schedule=case.schedule,
         microbatches=case.microbatches,
         ranks=spec.world_size,
-        mesh=summary["mesh"],
-        backend=summary["backend"],
+        mesh=record.summary["mesh"],
+        backend=record.summary["backend"],
         cuts=_last(events[0], "ready").get("cuts"),
         steps=len(steps),
         median_s=median,
         low_s=low,
         high_s=high,
         samples_per_s=spec.data.batch / median,
-        peak_bytes=_peaks(events),
+        peak_bytes=record.peak_bytes or None,
         link_bytes=link_bytes(events, spec.nodes),
         payload_bytes=payload if noted else None,
         bubble=None if bubble is None else bubble.measured,
@@ -169,14 +167,6 @@ def link_bytes(events: Sequence[Sequence[Event]], nodes: int) -> list[int] | Non
     per_node = len(events) // nodes
     ends = [_last(events[node * per_node], "end") for node in range(nodes)]
     return [end["sent"] // end["step"] for end in ends]
-
-
-def _peaks(events: Sequence[Sequence[Event]]) -> list[int] | None:
-    ends = [_last(log, "end") for log in events]
-    for key in ("peak_gpu_bytes", "peak_bytes"):
-        if all(key in end for end in ends):
-            return [end[key] for end in ends]
-    return None
 
 
 def _last(log: Sequence[Event], kind: str) -> Event:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import App, Json, app
+from drumline.cli.app import App, Json, app, print_json
 
 cluster_app = App(help="Write a cluster.yaml to start from.")
 PANEL = "Clusters"
@@ -140,7 +140,6 @@ def iam_policy(
     ] = None,
 ) -> None:
     """Print the least IAM policy that lets drumline make and remove clusters on EC2."""
-    from drumline.cli.app import print_json
     from drumline.cluster.providers.ec2.cloud import partition_of, policy_document
 
     print_json(policy_document(spot=spot, role=role, partition=partition_of(region)))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, app, data_app
+from drumline.cli.app import Json, app, data_app, print_json
 from drumline.report.page.translator import Language
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]
@@ -52,7 +52,6 @@ def schema() -> None:
     Example:
         drumline schema > drumline.schema.json
     """
-    from drumline.cli.app import print_json
     from drumline.spec.run_spec import RunSpec
 
     meta = {"$schema": "https://json-schema.org/draft/2020-12/schema"}

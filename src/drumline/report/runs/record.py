@@ -19,6 +19,7 @@ import yaml
 from drumline.core.errors import DrumlineError
 from drumline.core.rundir import Event, RunDir
 from drumline.report.ledger import accounts
+from drumline.report.page.table import NOTHING
 from drumline.report.page.translator import Language, page_texts
 from drumline.spec.load import flatten_keys, read_run_spec
 from drumline.spec.run_spec import RunSpec
@@ -214,9 +215,6 @@ def mean_loss(ranks: Sequence[Event]) -> float:
     return float(sum(event["loss"] * event["samples"] for event in ranks) / total)
 
 
-ABSENT = "–"
-
-
 def find_differences(specs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     """Return each key in which the specs of reported runs differ, with what each has.
 
@@ -231,5 +229,5 @@ def find_differences(specs: Sequence[Mapping[str, object]]) -> dict[str, list[st
 def _shown(flat: Mapping[str, object], key: str) -> str:
     value = flat.get(key)
     if value is None or value == {}:
-        return ABSENT
+        return NOTHING
     return str(value).lower() if isinstance(value, bool) else str(value)
