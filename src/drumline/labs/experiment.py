@@ -134,13 +134,17 @@ class Results:
         Raises:
             ValueError: the rows are of another version.
         """
+        read = TypeAdapter(row_type).validate_python
+        return [read(row) for row in self.document(name).get("rows", ())]
+
+    def document(self, name: str) -> dict[str, Any]:
+        """Return what the bench of a measurement left; empty where it failed."""
         path = runs_folder(self.folder) / f"{name}.json"
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return []
-        read = TypeAdapter(row_type).validate_python
-        return [read(row) for row in document["rows"]]
+            return {}
+        return document if isinstance(document, dict) else {}
 
 
 TRAIN_SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}

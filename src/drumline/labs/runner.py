@@ -13,7 +13,6 @@ again        how to make it again, and how to check it
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -184,13 +183,13 @@ def _is_done(experiment: Experiment, results: Results) -> bool:
     """Whether an experiment came to its end before, by the same spec."""
     if not (results.has(experiment.name) or results.diverged(experiment.name)):
         return False
-    path = runs_folder(results.folder) / experiment.name
-    with contextlib.suppress(OSError, ValueError, DrumlineError):
-        if isinstance(experiment, Training):
-            return read_run_spec(RunDir(path)) == experiment.spec
-        document = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
-        return bool(document.get("spec") == experiment.spec.model_dump(mode="json"))
-    return False
+    if isinstance(experiment, Training):
+        with contextlib.suppress(OSError, ValueError, DrumlineError):
+            run = RunDir(runs_folder(results.folder) / experiment.name)
+            return read_run_spec(run) == experiment.spec
+        return False
+    spec = results.document(experiment.name).get("spec")
+    return bool(spec == experiment.spec.model_dump(mode="json"))
 
 
 def _make_runs(folder: Path) -> Path:

@@ -35,8 +35,6 @@ _CLEAR = 1.5
 _RULES = ("same", "scaled")
 _SMALL = 8
 """steps that a drawn loss of a batch of 128 is the mean of; others so that samples are as many"""
-_APART = 0.01
-"""accuracies further apart than this are told as different; there is one seed"""
 
 
 def write_partitions(chapter: Chapter, results: Results) -> None:
@@ -339,12 +337,12 @@ def _describe_accuracy(chapter: Chapter, batches: Table[tables.BatchRow]) -> Non
     if small.accuracy is None or large.accuracy is None:
         return
     gap = large.accuracy - small.accuracy
-    verdict = "less" if gap < -_APART else "more" if gap > _APART else "same"
+    verdict = "less" if gap < -_SAME else "more" if gap > _SAME else "same"
     compared = chapter.write(f"compared.{verdict}")
     chapter.note("accuracy", large=large, small=small, verdict=compared)
     if scaled is not None and scaled.accuracy is not None:
         change = scaled.accuracy - large.accuracy
-        ending = "little" if abs(change) <= _APART else "worse" if change < 0 else "better"
+        ending = "little" if abs(change) <= _SAME else "worse" if change < 0 else "better"
         if ending == "better" and change < -gap:
             ending = "some"
         chapter.note("scaled.reached", row=scaled, ending=chapter.write(f"scaled.{ending}"))
