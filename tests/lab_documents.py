@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from drumline.bench.communication.aggregation import AggregationRow
+from drumline.bench.communication.collectives import CollectiveRow
 from drumline.labs.communication.experiments import KINDS
 
 
@@ -24,39 +27,49 @@ def _collectives() -> dict[str, Any]:
             ):
                 median = 1e-4 + factor * size / 1e9
                 rows.append(
-                    {
-                        "algorithm": algorithm,
-                        "ranks": ranks,
-                        "size": size,
-                        "asked_size": size,
-                        "median_s": median,
-                        "low_s": median * 0.95,
-                        "high_s": median * 1.05,
-                        "wait_s": 2e-5 * ranks,
-                        "transfer_s": median - 2e-5 * ranks,
-                        "predicted_s": median * 1.1,
-                        "prediction_error": 0.1,
-                        "payload_bytes": None if moved is None else [int(moved * size * ranks)],
-                    }
+                    CollectiveRow(
+                        collective="all_reduce",
+                        algorithm=algorithm,
+                        backend="gloo",
+                        ranks=ranks,
+                        nodes=1,
+                        size=size,
+                        asked_size=size,
+                        rounds=1,
+                        times_s=[median],
+                        median_s=median,
+                        low_s=median * 0.95,
+                        high_s=median * 1.05,
+                        wait_s=2e-5 * ranks,
+                        transfer_s=median - 2e-5 * ranks,
+                        algorithm_bandwidth=size / median,
+                        bus_bandwidth=size / median,
+                        wire_bytes=None,
+                        payload_bytes=None if moved is None else [int(moved * size * ranks)],
+                        link_share=None,
+                        predicted_s=median * 1.1,
+                        prediction_error=0.1,
+                    )
                 )
-    return {"rows": rows}
+    return {"rows": [asdict(row) for row in rows]}
 
 
 def _aggregation() -> dict[str, Any]:
     rows = [
-        {
-            "situation": situation,
-            "kind": kind,
-            "rank": rank,
-            "compute_ms": 1.0,
-            "wait_ms": 2.0 * rank * slow,
-            "transfer_ms": 3.0,
-            "step_ms": 10.0 * slow + number,
-            "step_ms_low": 9.0 * slow + number,
-            "step_ms_high": 11.0 * slow + number,
-        }
+        AggregationRow(
+            situation=situation,
+            kind=kind,
+            rank=rank,
+            node=rank,
+            compute_ms=1.0,
+            wait_ms=2.0 * rank * slow,
+            transfer_ms=3.0,
+            step_ms=10.0 * slow + number,
+            step_ms_low=9.0 * slow + number,
+            step_ms_high=11.0 * slow + number,
+        )
         for situation, slow in (("even", 1), ("slow cpu", 2), ("slow link", 3))
         for number, kind in enumerate(KINDS)
         for rank in range(3)
     ]
-    return {"rows": rows}
+    return {"rows": [asdict(row) for row in rows]}

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from drumline.core.errors import DataError
+from drumline.core.errors import DataError, SpecError
 from drumline.labs.catalogue import find_lab, read_code
-from drumline.labs.communication import LAB
+from drumline.labs.communication.chapters import LAB
 from drumline.labs.experiment import LabSettings, Training
-from drumline.report.page.blocks import Picture, excerpt
+from drumline.report.page.blocks import Picture
 from drumline.report.plots import FigureStyle
 from lab_documents import documents
 from lab_runs import make_runs, quotes_of, words_of, wrong_quotes
@@ -97,6 +97,11 @@ def test_the_fastest_is_told_from_all_others(tmp_path):
     assert "At 4MiB on 4 ranks, 0.5 % (ring) to 1.9 % (native all_reduce) of a call was" in said
 
 
+def test_more_nodes_than_a_bench_takes_are_refused():
+    with pytest.raises(SpecError, match="nodes=20 workers=1 makes 20 ranks"):
+        LAB.experiments(LabSettings(nodes=20))
+
+
 def test_without_all_of_mnist_the_long_form_takes_the_small_one(monkeypatch):
     def refuse(_):
         raise DataError("nothing here")
@@ -107,5 +112,5 @@ def test_without_all_of_mnist_the_long_form_takes_the_small_one(monkeypatch):
 
 
 def test_the_code_it_shows_is_there():
-    for path, symbol in read_code(find_lab(2)):
-        assert excerpt(path, symbol).text
+    for code in read_code(find_lab(2)):
+        assert code.text

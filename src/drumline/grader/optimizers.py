@@ -49,9 +49,12 @@ def check_sgd(submission: Submission) -> None:
     _check_plain(plain, "SGD")
     expected = sgd_weights(_MOMENTUM)
     if not _same(seen, expected):
-        mistake = "momentum-ignored" if _same(seen, plain) else "momentum-differs"
-        facts = {"momentum": _MOMENTUM, "parameter": _first_off(seen, expected)}
-        raise Wrong(mistake, picture=_beside(expected, seen), **facts)
+        raise Wrong(
+            "momentum-ignored" if _same(seen, plain) else "momentum-differs",
+            picture=_beside(expected, seen),
+            momentum=_MOMENTUM,
+            parameter=_first_off(seen, expected),
+        )
     _check_second(with_momentum, expected, "SGD")
 
 

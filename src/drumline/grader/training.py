@@ -64,8 +64,14 @@ def check_gd_batches(submission: Submission) -> None:
     seen = _train(submission, "GD")
     sizes = [len(set(batch)) for batch in seen.batches if batch]
     if min(sizes, default=_SAMPLES) < _SAMPLES:
-        facts = {"samples": _SAMPLES, "seen": min(sizes), "batch": _BATCH, "steps": _STEPS}
-        raise Wrong("gd-is-sgd", picture=_rows(seen), **facts)
+        raise Wrong(
+            "gd-is-sgd",
+            picture=_rows(seen),
+            samples=_SAMPLES,
+            seen=min(sizes),
+            batch=_BATCH,
+            steps=_STEPS,
+        )
     _check_count(seen, "GD")
     _compare(seen, [list(range(_SAMPLES))] * _STEPS, "GD")
     count = len(seen.given) if isinstance(seen.given, Sized) else 0
@@ -148,8 +154,10 @@ def _compare(seen: StepLog, batches: list[list[int]], name: str) -> None:
     expected = _descend(batches)
     if _close(seen.weights, expected):
         return
-    pairs = enumerate(zip(expected, seen.weights, strict=True), start=1)
-    rows = [[n, f"{float(right.norm()):.4f}", f"{float(w.norm()):.4f}"] for n, (right, w) in pairs]
+    rows = [
+        [step, f"{float(right.norm()):.4f}", f"{float(mine.norm()):.4f}"]
+        for step, (right, mine) in enumerate(zip(expected, seen.weights, strict=True), start=1)
+    ]
     picture = draw_table(["step", "|w| expected", "yours"], rows)
     piled_up = _close(seen.weights, _descend(batches, pile_up=True))
     mistake = "gradients-pile-up" if piled_up else "gradient-differs"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import textwrap
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.labs.text import read_texts, read_yaml
+from drumline.report.page.blocks import Code
 from drumline.report.page.translator import Language
 
 MARK = "lab.json"
@@ -73,10 +76,27 @@ def read_principle(entry: LabEntry, language: Language) -> str:
     return "\n".join(section.partition("\n")[2] for section in sections).strip()
 
 
-def read_code(entry: LabEntry) -> list[tuple[str, str]]:
-    """Return the source that a lab's experiments really use: files and symbols, in order."""
+def read_code(entry: LabEntry) -> list[Code]:
+    """Return the source that a lab's experiments really use, in order."""
     symbols = [symbol.partition(":") for symbol in read_yaml("code.yaml")[entry.number]]
-    return [(file, name) for file, _, name in symbols]
+    return [excerpt(file, name) for file, _, name in symbols]
+
+
+def excerpt(path: str, symbol: str) -> Code:
+    """Cut code for a report's page out of a module: `comm/ring.py`, `all_reduce` or `Adam.step`.
+
+    Raises:
+        LookupError: the module does not define it.
+    """
+    text = resources.files("drumline").joinpath(path).read_text(encoding="utf-8")
+    found: Any = ast.parse(text)
+    for name in symbol.split("."):
+        found = next((node for node in found.body if getattr(node, "name", "") == name), None)
+        if found is None:
+            raise LookupError(f"{path} defines no {symbol}")
+    first = min(node.lineno for node in (found, *found.decorator_list))
+    lines = text.splitlines()[first - 1 : found.end_lineno]
+    return Code(path=path, symbol=symbol, line=first, text=textwrap.dedent("\n".join(lines)))
 
 
 def start_lab(number: int, folder: Path, language: Language) -> list[Path]:

@@ -15,18 +15,27 @@ runs do not allow is not written: a sentence with a hole that is None, a chapter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
+from drumline.core.formatting import format_rate
 from drumline.labs.catalogue import find_lab
-from drumline.labs.experiment import Experiment, LabSettings, Results
+from drumline.labs.experiment import Experiment, LabSettings, Results, Training
 from drumline.labs.plots import Plot
 from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
-from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
-from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, Table
+from drumline.report.page.blocks import (
+    Block,
+    Column,
+    Facts,
+    Markdown,
+    Paragraph,
+    Picture,
+    TableBlock,
+)
+from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, Table, seconds
 from drumline.report.page.translator import Filling, Language, Sentence, Text
 
 if TYPE_CHECKING:
@@ -34,6 +43,8 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
+Machine = Mapping[str, Any]
+"""what `describe_machine` found; nothing where a report is only verified"""
 
 
 @dataclass(kw_only=True)
@@ -247,3 +258,59 @@ def _analysis(written: Sequence[Chapter]) -> list[Block]:
         if chapter.sentences
         for block in (*_heading(chapter), Paragraph(said=chapter.sentences, findings=True))
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentRow:
+    """One experiment; of a measurement only its name is known."""
+
+    name: str
+    ranks: int | None = None
+    nodes: int | None = None
+    seed: int | None = None
+    train_s: Annotated[float | None, seconds] = None
+    weights_sha256: str = ""
+
+
+def write_parameters(
+    text: LabText, results: Results, experiments: Sequence[Experiment], machine: Machine
+) -> Chapter:
+    """Write the chapter that all labs have: where and how everything ran, and the experiments."""
+    chapter = Chapter(text=text.within("parameters"))
+    settings, text = results.settings, chapter.text
+    rate = settings.link.rate
+    limit = text.text("no_limit") if rate is None else format_rate(rate)
+    where = "nodes" if settings.nodes > 1 else "host"
+    known = {name: machine.get(name, "?") for name in ("cpu", "cpu_count", "platform", "python")}
+    packages = machine.get("packages", {})
+    facts = {
+        "form": text.text("full" if settings.full else "quick"),
+        "where": text.text(where).format(nodes=settings.nodes, limit=limit),
+        "seed": str(settings.seed),
+        "processor": text.text("cores").format(**known),
+        "system": f"{known['platform']}, Python {known['python']}",
+        "versions": ", ".join(f"{name} {version}" for name, version in packages.items()),
+        "load": str(machine.get("load_1min", "?")),
+    }
+    items = [(text.text(f"facts.{name}"), fact) for name, fact in facts.items()]
+    chapter.results.append(Facts(items=items))
+    listed = chapter.tabulate("experiments", ExperimentRow, _listed(experiments, results))
+    chapter.show(listed, folded=True)
+    return chapter
+
+
+def _listed(experiments: Sequence[Experiment], results: Results) -> Iterator[ExperimentRow]:
+    for one in experiments:
+        if not isinstance(one, Training):
+            yield ExperimentRow(name=one.name)
+            continue
+        record = results.record(one.name)
+        summary = record.summary if record is not None else {}
+        yield ExperimentRow(
+            name=one.name,
+            ranks=one.spec.world_size,
+            nodes=one.spec.nodes,
+            seed=one.spec.seed,
+            train_s=summary.get("train_s"),
+            weights_sha256=(summary.get("weights_sha256") or "")[:16],
+        )

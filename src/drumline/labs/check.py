@@ -28,7 +28,7 @@ _ALL = 5  # all checks together may take so many times as long
 _PARTS = ("expected", "seen", "belief")
 """of what is said about a mistake: what should have come out, what did, the misunderstanding"""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-Watch = Callable[[str | Verdict], None]
+CheckWatch = Callable[[str | Verdict], None]
 """told the name of a check that begins, and the verdict of one that has ended"""
 
 
@@ -52,7 +52,7 @@ class CheckResult:
 
 
 def check_lab(
-    lab: LabEntry, folder: Path, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda _: None
+    lab: LabEntry, folder: Path, *, timeout_s: float = TIMEOUT_S, watch: CheckWatch = lambda _: None
 ) -> CheckResult:
     """Run a lab's checks on a student's folder, in bounded time whatever the code in it does.
 

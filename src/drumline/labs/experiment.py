@@ -10,24 +10,26 @@ without measuring.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from drumline.bench.case_runner import Measurement, NamedCase, RunCase
+from drumline.bench.case_runner import BenchResult, Measurement, NamedCase, RunCase
+from drumline.bench.specs import BenchSpec
 from drumline.core.errors import DataError, DivergenceError
 from drumline.core.nodes import MAX_NODES
 from drumline.core.rundir import RunDir
 from drumline.data.catalogue import MNIST, find_files
 from drumline.report.runs.record import RunRecord, read_record
-from drumline.spec.load import read_options, validate_spec
+from drumline.spec.load import build_spec, read_options, validate_spec
 from drumline.spec.parts import LinkSpec, SpecPart, check_node_count, check_slow_nodes, one_word
 from drumline.spec.run_spec import RunSpec
+
+R = TypeVar("R")
 
 
 class LabSettings(SpecPart):
@@ -58,10 +60,6 @@ def read_settings(args: Sequence[str], *, full: bool) -> LabSettings:
     """
     settings = read_options(LabSettings, args, "drumline lab run 2 nodes=4 link=100mbit")
     return settings.model_copy(update={"full": True}) if full else settings
-
-
-Measured = dict[str, Any]
-"""the document of a bench, or one of its rows, as JSON has it"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,31 +128,38 @@ class Results:
                 found[key] = ended
         return found
 
-    def rows(self, name: str) -> list[Measured]:
-        """Return the rows of a measurement; none where it failed."""
+    def rows(self, name: str, row_type: type[R]) -> list[R]:
+        """Return the rows of a measurement, of its bench's own type; none where it failed.
+
+        Raises:
+            ValueError: the rows are of another version.
+        """
+        read = TypeAdapter(row_type).validate_python
+        return [read(row) for row in self.document(name).get("rows", ())]
+
+    def document(self, name: str) -> dict[str, Any]:
+        """Return what the bench of a measurement left; empty where it failed."""
         path = runs_folder(self.folder) / f"{name}.json"
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return []
-        return document.get("rows", []) if isinstance(document, dict) else []
+            return {}
+        return document if isinstance(document, dict) else {}
 
 
+TRAIN_SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
 TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}
 
 
 def choose_data(settings: LabSettings) -> str:
     """Return the name of a lab's data set: all of MNIST in the long form, where it was fetched."""
-    if settings.full:
-        with contextlib.suppress(DataError):
-            find_files(MNIST)
-            return "mnist"
-    return "mnist-mini"
-
-
-def count_samples(settings: LabSettings) -> int:
-    """Return how many samples a lab's data set has for training."""
-    return {"mnist-mini": 6_000, "mnist": 60_000}[choose_data(settings)]
+    if not settings.full:
+        return "mnist-mini"
+    try:
+        find_files(MNIST)
+    except DataError:
+        return "mnist-mini"
+    return "mnist"
 
 
 Options = Mapping[str, object]
@@ -166,6 +171,17 @@ def place_ranks(settings: LabSettings, ranks: int) -> dict[str, object]:
     if settings.nodes > 1 and ranks > 1:
         return {"workers": 1, "nodes": ranks, "link": settings.link.model_dump(mode="json")}
     return {"workers": ranks}
+
+
+def build_measurement(
+    name: str, bench: Callable[..., BenchResult[Any]], kind: type[BenchSpec], options: Options
+) -> Measurement:
+    """Build one of a lab's benches as an experiment, from the keys of the bench's spec.
+
+    Raises:
+        SpecError: the bench cannot run so, e.g. on as many nodes.
+    """
+    return Measurement(name=name, bench=bench, spec=build_spec(kind, options))
 
 
 def build_training(

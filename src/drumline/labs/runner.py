@@ -13,12 +13,10 @@ again        how to make it again, and how to check it
 from __future__ import annotations
 
 import contextlib
-import importlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
 
 from drumline.bench.case_runner import CasePolicy, describe_machine, run_each
 from drumline.core.errors import DivergenceError, DrumlineError, LabError, RunDirError, UsageError
@@ -26,7 +24,7 @@ from drumline.core.formatting import format_rate
 from drumline.core.lock import FileLock
 from drumline.core.rundir import RunDir
 from drumline.labs.catalogue import find_lab, read_code, read_principle
-from drumline.labs.chapter import Chapter, Lab
+from drumline.labs.chapter import Lab, Machine, write_parameters
 from drumline.labs.experiment import (
     Experiment,
     LabSettings,
@@ -39,13 +37,9 @@ from drumline.labs.text import SHARED, LabText, lab_text
 from drumline.launch.probe import Watch
 from drumline.report.page import blocks
 from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_own_words, write_report
-from drumline.report.page.table import seconds
 from drumline.report.page.translator import Language
 from drumline.report.plots import chinese_font
 from drumline.spec.load import read_run_spec
-
-Machine = Mapping[str, Any]
-"""what `describe_machine` found; nothing where a report is only verified"""
 
 
 def load_lab(number: int) -> Lab:
@@ -54,7 +48,7 @@ def load_lab(number: int) -> Lab:
     Raises:
         UsageError: there is none.
     """
-    lab: Lab = importlib.import_module(f"drumline.labs.{find_lab(number).package}").LAB
+    lab: Lab = import_module(f"drumline.labs.{find_lab(number).package}.chapters").LAB
     return lab
 
 
@@ -189,13 +183,13 @@ def _is_done(experiment: Experiment, results: Results) -> bool:
     """Whether an experiment came to its end before, by the same spec."""
     if not (results.has(experiment.name) or results.diverged(experiment.name)):
         return False
-    path = runs_folder(results.folder) / experiment.name
-    with contextlib.suppress(OSError, ValueError, DrumlineError):
-        if isinstance(experiment, Training):
-            return read_run_spec(RunDir(path)) == experiment.spec
-        document = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
-        return bool(document.get("spec") == experiment.spec.model_dump(mode="json"))
-    return False
+    if isinstance(experiment, Training):
+        with contextlib.suppress(OSError, ValueError, DrumlineError):
+            run = RunDir(runs_folder(results.folder) / experiment.name)
+            return read_run_spec(run) == experiment.spec
+        return False
+    spec = results.document(experiment.name).get("spec")
+    return bool(spec == experiment.spec.model_dump(mode="json"))
 
 
 def _make_runs(folder: Path) -> Path:
@@ -209,18 +203,6 @@ def _make_runs(folder: Path) -> Path:
     return runs
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExperimentRow:
-    """One experiment; of a measurement only its name is known."""
-
-    name: str
-    ranks: int | None = None
-    nodes: int | None = None
-    seed: int | None = None
-    train_s: Annotated[float | None, seconds] = None
-    weights_sha256: str = ""
-
-
 def build_report(
     lab: Lab, results: Results, machine: Machine, own_words: str, lang: Language
 ) -> blocks.Report:
@@ -228,16 +210,12 @@ def build_report(
     text = lab_text(SHARED, lang)
     entry = find_lab(lab.number)
     found = lab.write_up(results, lang)
-    parameters = Chapter(text=text.within("parameters"))
-    _write_parameters(parameters, results, lab.experiments(results.settings), machine)
+    parameters = write_parameters(text, results, lab.experiments(results.settings), machine)
     written = blocks.OwnWords(file=WORDS, text=own_words)
     command = f"drumline lab run {lab.number}{_options(results.settings)}"
     contents: dict[str, Sequence[blocks.Block]] = {
         "principle": [blocks.Markdown(text=read_principle(entry, lang))],
-        "code": [
-            blocks.Paragraph(said=[text("code")]),
-            *(blocks.excerpt(*where) for where in read_code(entry)),
-        ],
+        "code": [blocks.Paragraph(said=[text("code")]), *read_code(entry)],
         "parameters": parameters.results,
         "results": [*_gaps(results, text), *found.results],
         "analysis": [*found.analysis, blocks.Paragraph(said=[text("own_words")]), written],
@@ -262,48 +240,6 @@ def _options(settings: LabSettings) -> str:
     if settings.seed != LabSettings().seed:
         options.append(f" seed={settings.seed}")
     return "".join(options)
-
-
-def _write_parameters(
-    chapter: Chapter, results: Results, experiments: Sequence[Experiment], machine: Machine
-) -> None:
-    """Write where and how everything ran, and list the experiments."""
-    settings, text = results.settings, chapter.text
-    rate = settings.link.rate
-    limit = text.text("no_limit") if rate is None else format_rate(rate)
-    where = "nodes" if settings.nodes > 1 else "host"
-    known = {name: machine.get(name, "?") for name in ("cpu", "cpu_count", "platform", "python")}
-    packages = machine.get("packages", {})
-    facts = {
-        "form": text.text("full" if settings.full else "quick"),
-        "where": text.text(where).format(nodes=settings.nodes, limit=limit),
-        "seed": str(settings.seed),
-        "processor": text.text("cores").format(**known),
-        "system": f"{known['platform']}, Python {known['python']}",
-        "versions": ", ".join(f"{name} {version}" for name, version in packages.items()),
-        "load": str(machine.get("load_1min", "?")),
-    }
-    items = [(text.text(f"facts.{name}"), fact) for name, fact in facts.items()]
-    chapter.results.append(blocks.Facts(items=items))
-    listed = chapter.tabulate("experiments", ExperimentRow, _listed(experiments, results))
-    chapter.show(listed, folded=True)
-
-
-def _listed(experiments: Sequence[Experiment], results: Results) -> Iterator[ExperimentRow]:
-    for one in experiments:
-        if not isinstance(one, Training):
-            yield ExperimentRow(name=one.name)
-            continue
-        record = results.record(one.name)
-        summary = record.summary if record is not None else {}
-        yield ExperimentRow(
-            name=one.name,
-            ranks=one.spec.world_size,
-            nodes=one.spec.nodes,
-            seed=one.spec.seed,
-            train_s=summary.get("train_s"),
-            weights_sha256=(summary.get("weights_sha256") or "")[:16],
-        )
 
 
 def _gaps(results: Results, text: LabText) -> list[blocks.Notice]:

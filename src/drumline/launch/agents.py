@@ -33,19 +33,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from drumline.core.errors import WorkerError
 from drumline.core.json_lines import encode
 from drumline.core.nodes import NodePlan
 from drumline.core.processes import deferred_signals
+from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.network import Network
-
-if TYPE_CHECKING:
-    from drumline.spec.run_spec import RunSpec
-
 
 _GRACE_S = 8.0  # agents give their workers five seconds
 
@@ -167,9 +163,9 @@ class NodeAgent(SessionProcess):
             self._done = True
         return 0 if self._done else code
 
-    def give(self, task: AgentTask) -> None:
-        """Give it a task; it has none, or has done that well."""
-        self._done, self.log = False, task.run_dir.node_log(task.node)
+    def give(self, run: RunDir, task: AgentTask) -> None:
+        """Give it a task of a run; it has none, or has done that well."""
+        self._done, self.log = False, run.node_log(task.node)
         self.write(encode(**task.to_json()))  # (1)
 
     def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
@@ -212,8 +208,8 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         """Start the first agent ahead of its task, with what every training run preloads."""
         self._spawn(PRELOAD, self._environment())
 
-    def start(self, task: AgentTask, plans: tuple[NodePlan, ...] = ()) -> None:
-        """Give every agent its part of a task; those that do not run yet are started.
+    def start(self, run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...] = ()) -> None:
+        """Give every agent its part of a run's task; those that do not run yet are started.
 
         The task is the first node's; `plans` are the simulated nodes, where there are several.
         """
@@ -225,7 +221,6 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         if plans and self._network is None:
             self._network = Network(plans, trains=not task.script)
         if self._network is not None:
-            run = task.run_dir
             manifest = run.read_json("manifest.json") or {}
             run.write_json("manifest.json", {**manifest, "network": self._network.describe()})
         environment = self._environment(task)
@@ -233,7 +228,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             if node == len(self._agents):
                 self._spawn(task.preload, environment)
             own = replace(task, node=node, nodes=len(plans), cpu=plans[node].cpu) if plans else task
-            self._agents[node].give(own)
+            self._agents[node].give(run, own)
 
     def running(self) -> bool:
         """Whether the run goes on: until all agents have ended, or one has failed.
@@ -308,6 +303,6 @@ class AgentPool(contextlib.ExitStack):
         self._here = self.enter_context(Agents())
         self._on_nodes = self.enter_context(Agents())
 
-    def of(self, spec: RunSpec) -> Agents:
-        """Return the agents that are to run this."""
-        return self._on_nodes if spec.node_plans else self._here
+    def of(self, nodes: int) -> Agents:
+        """Return the agents of a run on so many simulated nodes; on one, those of this host."""
+        return self._on_nodes if nodes > 1 else self._here

@@ -53,9 +53,8 @@ class MpiRun:
         self._mpirun: SessionProcess | None = None
         self._run: RunDir | None = None
 
-    def start(self, task: AgentTask, _: tuple[NodePlan, ...] = ()) -> None:
-        """Start all ranks of a task; they are on this host."""
-        run = task.run_dir
+    def start(self, run: RunDir, task: AgentTask, _: tuple[NodePlan, ...] = ()) -> None:
+        """Start all ranks of a run's task; they are on this host."""
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         tether = [sys.executable, "-m", "drumline.core.processes", str(os.getpid())]

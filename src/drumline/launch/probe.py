@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drumline.core.errors import RunDirError
@@ -32,6 +32,11 @@ class Progress:
 
 
 Watch = Callable[[Progress | None], None]
+
+
+def watch_part(watch: Watch, name: str) -> Watch:
+    """Return a watch of one part of what is done, which says the part's name before the rest."""
+    return lambda said: watch(said and replace(said, now=f"{name}: {said.now}"))
 
 
 @contextlib.contextmanager

@@ -340,7 +340,7 @@ def launched_ranks(
             time.sleep(_POLL_S)
 
     try:
-        ranks.start(task, plans)
+        ranks.start(run, task, plans)
         yield poll()
         agents.check_network()
         exit_codes = ranks.exit_codes

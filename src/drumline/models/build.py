@@ -55,13 +55,20 @@ def build_model(
     run starts where its float32 twin does. The caller's random state is as before.
 
     `classes` is how many scores it gives (for text: the vocabulary); a factory of the user's own
-    gets it if it has a parameter of that name. Whatever is wrong with it is a SpecError.
+    gets it if it has a parameter of that name.
+
+    Raises:
+        SpecError: the name or an option is wrong, or the factory failed.
     """
     return call_factory(spec, classes=classes, seed=seed).to(dtype)
 
 
 def call_factory(spec: ModelSpec, *, classes: int, seed: int) -> nn.Module:
-    """Call the model's factory, with the random generator at the seed; in torch's own dtype."""
+    """Call the model's factory, with the random generator at the seed; in torch's own dtype.
+
+    Raises:
+        SpecError: as for `build_model`.
+    """
     name, options = spec.name, spec.options
     if ":" not in name and name not in _BUILTIN:
         known = f"{', '.join(_BUILTIN)}{_suggest(name, _BUILTIN)}"
@@ -162,7 +169,7 @@ def _check_names(model: str, factory: Callable[..., Any], options: Mapping[str, 
 
 
 def _check_types(model: str, factory: type, options: Mapping[str, object]) -> None:
-    """Refuse options of a built-in model that are not of the annotated type."""
+    """Refuse options of a built-in model that are not of the annotated type, or not the user's."""
     if GIVEN in options:
         raise SpecError(
             f"model {model} takes its number of classes from the data; leave {GIVEN} out",

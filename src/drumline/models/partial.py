@@ -17,8 +17,8 @@ draw at all, and the latter draws again what lies outside: how often depends on 
    values are drawn; if nobody wants it, it goes to the scratch memory.
 
 Where a wanted value is computed from an absent one (a copied layer, say), that value is wrong. A
-`Watch` follows what was computed from scratch memory; where it got into a wanted parameter, the
-whole model is built, and the rest of it thrown away afterwards. Buffers are kept until the end.
+`ScratchWatch` follows what was computed from scratch memory; where it got into a wanted parameter,
+the whole model is built, and the rest thrown away afterwards. Buffers are kept until the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from types import FrameType
 from typing import Any
@@ -73,7 +74,7 @@ class SharedStorage:
         return bool(tensor.untyped_storage()._cdata == self._storage._cdata)
 
 
-class Watch(TorchDispatchMode):
+class ScratchWatch(TorchDispatchMode):
     """Follows values out of scratch memory, through everything that torch computes from them."""
 
     def __init__(self) -> None:
@@ -148,9 +149,12 @@ def build_partial(
 
     `wanted` is asked with the names of parameters and buffers. A buffer is also there if a
     parameter of its own module is.
+
+    Raises:
+        SpecError: as for `build_model`.
     """
     plan = _Plan(*_build_outline(spec, classes=classes, seed=seed), wanted)
-    with Watch() as watch, _Registrations(watch.scratch, plan) as registrations:
+    with ScratchWatch() as watch, _Registrations(watch.scratch, plan) as registrations:
         model = call_factory(spec, classes=classes, seed=seed)
     if registrations.strayed or watch.leaked or _spoilt(model, watch, plan):
         del model
@@ -162,14 +166,24 @@ def build_partial(
 def build_outline(
     spec: ModelSpec, *, classes: int, seed: int, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
-    """Build a model with all its names, shapes and types, but no values (the meta device)."""
+    """Build a model with all its names, shapes and types, but no values (the meta device).
+
+    Raises:
+        SpecError: as for `build_model`.
+    """
     return _build_outline(spec, classes=classes, seed=seed)[0].to(dtype)
 
 
-_Event = tuple[str, str | None]
-"""what is registered: a module, by its class's name (some are made anew each time), in another one,
-or a parameter of it, by its own name"""
-_Paths = list[tuple[_Event, list[str]]]
+@dataclass(frozen=True, kw_only=True)
+class _Event:
+    """Something is registered: a parameter of a module, or a module in another one."""
+
+    kind: str
+    """the module's class, by name: some are made anew each time"""
+    parameter: str | None
+
+
+_Paths = Sequence[tuple[_Event, list[str]]]
 """what was registered, with the paths that its module has in the end"""
 
 
@@ -258,7 +272,7 @@ class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
                 owner._parameters[name] = self._move(parameter)
 
     def _note(self, module: nn.Module, parameter: str | None = None) -> None:
-        event = (type(module).__qualname__, parameter)
+        event = _Event(kind=type(module).__qualname__, parameter=parameter)
         if self._plan is not None and not self._plan.fits(len(self.events), event):
             self.strayed = True
         self.events.append(event)
@@ -290,7 +304,7 @@ def _parameters_in(module: nn.Module) -> Iterator[tuple[nn.Module, str, str, nn.
                 yield owner, name, f"{path}.{name}" if path else name, parameter
 
 
-def _spoilt(model: nn.Module, watch: Watch, plan: _Plan) -> bool:
+def _spoilt(model: nn.Module, watch: ScratchWatch, plan: _Plan) -> bool:
     """Whether something that stays has been computed from scratch memory."""
     parameters = model.named_parameters(remove_duplicate=False)
     buffers = model.named_buffers(remove_duplicate=False)

@@ -194,7 +194,7 @@ class JobAgent:
         """Give the agent its task."""
         assert self._agent is not None
         self._task = task
-        self._agent.give(task)
+        self._agent.give(task.run_dir, task)
 
     def tick(self) -> None:
         """Kill an agent that was asked to end and has not."""

@@ -124,7 +124,7 @@ def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
     places: Places = {}
     for option in options:
         _apply_override(values, places, option, example)
-    return _validate(kind, values, places)
+    return build_spec(kind, values, places)
 
 
 def read_file(kind: type[P], path: Path, options: Iterable[str] = ()) -> P:
@@ -136,19 +136,24 @@ def read_file(kind: type[P], path: Path, options: Iterable[str] = ()) -> P:
     values, places = _read_yaml(path)
     for option in options:
         _apply_override(values, places, option, "name=mine nodes=4")
-    return _validate(kind, values, places)
+    return build_spec(kind, values, places)
 
 
 def validate_spec(values: Mapping[str, object], places: Places | None = None) -> RunSpec:
     """Turn plain values into a `RunSpec`, and what is wrong with them into one `SpecError`."""
-    return _validate(RunSpec, values, places or {})
+    return build_spec(RunSpec, values, places)
 
 
-def _validate(kind: type[P], values: Mapping[str, object], places: Places) -> P:
+def build_spec(kind: type[P], values: Mapping[str, object], places: Places | None = None) -> P:
+    """Turn plain values into a spec of any kind.
+
+    Raises:
+        SpecError: they make none; says what is wrong, where the value stands, and the way out.
+    """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        lines = [explain_error(detail, places, kind) for detail in error.errors()]
+        lines = [explain_error(detail, places or {}, kind) for detail in error.errors()]
         raise SpecError("\n".join(dict.fromkeys(lines))) from None
 
 

@@ -15,7 +15,7 @@ from drumline.bench.case_runner import BenchResult, describe_machine
 from drumline.bench.specs import AggregationSpec
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import Event
-from drumline.launch.probe import Progress, Watch, launched_probe
+from drumline.launch.probe import Watch, launched_probe, watch_part
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import compute_ledger
 from drumline.spec.run_spec import TEXT_MODELS
@@ -39,8 +39,9 @@ class AggregationRow:
     """after the last rank had arrived"""
     step_ms: float
     """median of the slowest rank's step, the same for all ranks, as are the quartiles"""
-    step_ms_low: float
-    step_ms_high: float
+    step_ms_low: float | None = None
+    step_ms_high: float | None = None
+    """None: the row is of an older version"""
     over_even: float | None = None
     """this rank's wait and transfer over those without a bottleneck"""
 
@@ -79,17 +80,13 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
         "timeout_s": spec.timeout_s,
     }
     for name, plans in spec.situations.items():
-
-        def tell(said: Progress | None, name: str = name) -> None:
-            watch(None if said is None else replace(said, now=f"{name}: {said.now}"))
-
         with launched_probe(
             "drumline.probe.aggregation",
             request,
             ranks=spec.nodes * spec.workers,
             out=None if out is None else out / name.replace(" ", "-"),
             plans=plans,
-            watch=tell,
+            watch=watch_part(watch, name),
         ) as answers:
             logs = [answer["steps"] for answer in answers]
             rows += build_rank_rows(name, logs, plans)

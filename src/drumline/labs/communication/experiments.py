@@ -18,7 +18,14 @@ from drumline.bench.case_runner import Measurement
 from drumline.bench.communication.aggregation import run_aggregation
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import LabSettings, Options, Training, build_training, place_ranks
+from drumline.labs.experiment import (
+    LabSettings,
+    Options,
+    Training,
+    build_measurement,
+    build_training,
+    place_ranks,
+)
 
 KINDS = (
     "allreduce",
@@ -72,8 +79,7 @@ def _collectives(settings: LabSettings) -> Measurement:
     if settings.nodes > 1:
         options = {**options, **place_ranks(settings, settings.nodes), "workers": [1]}
     rounds = {} if settings.full else {"rounds": 6}
-    spec = CollectivesSpec.model_validate({**options, **rounds})
-    return Measurement(name="collectives", bench=run_collectives, spec=spec)
+    return build_measurement("collectives", run_collectives, CollectivesSpec, {**options, **rounds})
 
 
 def _aggregation(settings: LabSettings) -> Measurement:
@@ -88,8 +94,7 @@ def _aggregation(settings: LabSettings) -> Measurement:
     }
     if settings.link.rate is not None:
         options["link"] = settings.link
-    spec = AggregationSpec.model_validate(options)
-    return Measurement(name="aggregation", bench=run_aggregation, spec=spec)
+    return build_measurement("aggregation", run_aggregation, AggregationSpec, options)
 
 
 def _train(

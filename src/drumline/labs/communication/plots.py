@@ -6,21 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drumline.labs.communication.experiments import DELAY_MS
+from drumline.labs.communication.tables import AllReduceRow, BottleneckRow, DelayRow, RankStepRow
 from drumline.labs.plots import Plot, Style
+from drumline.labs.repeats import LossRow
 from drumline.report.page.table import Table
 from drumline.report.plots import LEDGER, draw_rank_bars, error_bars, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from drumline.labs.communication.chapters import (
-        AllReduceRow,
-        BottleneckRow,
-        DelayRow,
-        RankStepRow,
-    )
-    from drumline.labs.repeats import LossRow
 
 _WORST = 0.05
 _HIGHEST_LOSS = 3.0
@@ -121,7 +115,7 @@ def draw_delays(plot: Plot, delays: Table[DelayRow]) -> Figure:
     return figure
 
 
-def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
+def draw_choices(plot: Plot, curves: Table[LossRow]) -> Figure:
     """Draw lab 2's loss curves of the choices and of compression, on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
     for number, (name, rows) in enumerate(curves.groups("key").items()):

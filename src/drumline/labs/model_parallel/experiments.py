@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from drumline.bench.model_parallel.spec import ModelParallelCase, ModelParallelSpec, plan_cases
 from drumline.core.errors import UsageError
 from drumline.labs.experiment import LabSettings, Options, Training, place_ranks
+from drumline.spec.load import build_spec
 
 AGAIN = "alone-again"
 SWEPT = "1f1b"
@@ -86,7 +87,7 @@ def _cases(settings: LabSettings) -> Iterator[ModelParallelCase]:
             {"forms": ("tensor",)},
         ]
     for wish in wishes:
-        spec = ModelParallelSpec.model_validate({**common, **wish})
+        spec = build_spec(ModelParallelSpec, {**common, **wish})
         for case in plan_cases(spec).cases:
             seeded = case.spec.model_copy(update={"seed": settings.seed})
             yield dataclasses.replace(case, spec=seeded)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from drumline.report.page import table as data
@@ -156,16 +153,3 @@ class Report:
         """Return all pictures, in order."""
         blocks = (block for section in self.sections for block in section.blocks)
         return [block for block in blocks if isinstance(block, Picture)]
-
-
-def excerpt(path: str, symbol: str) -> Code:
-    """Cut code for a report's page out of a module: `comm/ring.py`, `all_reduce` or `Adam.step`."""
-    text = files("drumline").joinpath(path).read_text(encoding="utf-8")
-    found: Any = ast.parse(text)
-    for name in symbol.split("."):
-        found = next((node for node in found.body if getattr(node, "name", "") == name), None)
-        if found is None:
-            raise LookupError(f"{path} defines no {symbol}")
-    first = min(node.lineno for node in (found, *found.decorator_list))
-    lines = text.splitlines()[first - 1 : found.end_lineno]
-    return Code(path=path, symbol=symbol, line=first, text=textwrap.dedent("\n".join(lines)))

@@ -1,16 +1,22 @@
-"""The numbers of lab 4: a row for each case that came to its end, and for each of its ranks."""
+"""The rows of lab 4's tables: each case that came to its end, its ranks, and who computed when.
+
+rank 0   │F0│F1│ . .│B0│B1│
+rank 1    . │F0│F1│B0│B1│ .
+            ├──┤  ├──┤ ├┤       both compute: `together`, as a share of the window
+         ├─── window ────┤      the first forward begins … the last backward ends
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from drumline.bench.model_parallel.rows import CaseRow, build_case_row, compare_with_alone
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results, runs_folder
-from drumline.labs.model_parallel import trace
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.repeats import LossRow
 from drumline.report.intervals import Interval, divide, quartile_interval
@@ -18,12 +24,18 @@ from drumline.report.ledger.accounts import step_seconds, warm_steps
 from drumline.report.page import table as form
 
 ALONE, ALONE_AGAIN = "alone", "alone again"
+TRACED = ("rpc ×1", "rpc ×4", "pipeline gpipe ×4", "pipeline 1f1b ×4")
+"""cases whose steps are drawn: parts in turn, and three ways to overlap"""
+SHOWN_STEPS = 2
 _HASH_LENGTH = 16
+_MS_PER_NS = 1e-6
 _OF_BENCH = (
     *("case", "form", "schedule", "microbatches", "ranks", "samples_per_s"),
     *("bubble", "bubble_theory", "loss", "loss_difference"),
 )
 """what a form's row has from the bench's"""
+Step = Sequence[Event]
+"""the events of one step, in rank order"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +89,23 @@ class BaselineRow:
     peak_bytes: Annotated[int | None, form.size]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TraceRow:
+    """What a rank did in a span of time, which begins with the first step that is shown."""
+
+    case: str
+    step: int
+    rank: int
+    kind: str
+    """step, forward, backward or waiting"""
+    microbatch: int | None
+    chunk: int | None
+    lane: int
+    """0, but for what runs beside something else on the same rank, as RPC's threads do"""
+    since_ms: float
+    until_ms: float
+
+
 class Cases:
     """The tables of all cases that came to their end, which lab 4's first chapter has made."""
 
@@ -85,7 +114,7 @@ class Cases:
         self.ranks = chapter.table("ranks", RankRow)
         self.baseline = chapter.table("baseline", BaselineRow).first()
         self.curves = chapter.table("curves", LossRow)
-        self.trace = chapter.table("trace", trace.TraceRow)
+        self.trace = chapter.table("trace", TraceRow)
 
     @property
     def drift(self) -> float:
@@ -100,7 +129,7 @@ class Cases:
 @dataclass(frozen=True, kw_only=True)
 class _Ended:
     row: CaseRow
-    steps: Sequence[trace.Step]
+    steps: Sequence[Step]
     weights: str | None
 
 
@@ -124,12 +153,12 @@ def tabulate_cases(chapter: Chapter, results: Results) -> Cases:
         traced = {one.row.case: one.steps for one in ended}
         spans = [
             row
-            for case in trace.TRACED
+            for case in TRACED
             if case in traced
-            for row in trace.lay_out(case, trace.pick_typical(traced[case], trace.SHOWN_STEPS))
+            for row in lay_out(case, pick_typical(traced[case], SHOWN_STEPS))
         ]
         if spans:
-            chapter.tabulate("trace", trace.TraceRow, spans)
+            chapter.tabulate("trace", TraceRow, spans)
     return Cases(chapter)
 
 
@@ -166,7 +195,7 @@ def _baseline(alone: Sequence[_Ended]) -> BaselineRow:
 def _form(one: _Ended, baseline: BaselineRow | None) -> FormRow:
     row, sent, idle = one.row, _sent(one.row), _idle(one.row)
     step_s = Interval(middle=row.median_s, low=row.low_s, high=row.high_s)
-    shares = [share for step in one.steps if (share := trace.share_together(step)) is not None]
+    shares = [share for step in one.steps if (share := share_together(step)) is not None]
     return FormRow(
         **{name: getattr(row, name) for name in _OF_BENCH},
         step_ms=step_s.scaled(1e3),
@@ -209,3 +238,65 @@ def _ranks(row: CaseRow) -> Iterator[RankRow]:
             idle_ms=idle,
             bubble_idle_ms=bubble,
         )
+
+
+def share_together(step: Step) -> float | None:
+    """Return the share of a step in which two ranks or more computed; None: not noted."""
+    ranks = [event.get("work", ()) for event in step]
+    if not all(ranks):
+        return None
+    pieces = [(rank, began, ended) for rank, work in enumerate(ranks) for *_, began, ended in work]
+    begins = [(began, 1, rank) for rank, began, _ in pieces]
+    edges = sorted([*begins, *((ended, -1, rank) for rank, _, ended in pieces)])
+    at, shared, under_way = edges[0][0], 0, [0] * len(ranks)  # several pieces, on threads
+    for now, change, rank in edges:
+        shared += (now - at) * (sum(count > 0 for count in under_way) >= 2)
+        at = now
+        under_way[rank] += change
+    return float(shared / max(1, edges[-1][0] - edges[0][0]))
+
+
+def pick_typical(steps: Sequence[Step], number: int) -> Sequence[Step]:
+    """Return so many neighbouring steps for lab 4's trace that took as long as most do."""
+    took = step_seconds(steps)
+    if len(took) <= number:
+        return steps
+    usual = statistics.median(took)
+    first = min(
+        range(len(took) - number + 1),
+        key=lambda at: max(abs(one - usual) for one in took[at : at + number]),
+    )
+    return steps[first : first + number]
+
+
+def lay_out(case: str, steps: Sequence[Step]) -> Iterator[TraceRow]:
+    """Give the rows of lab 4's trace: what all ranks of a case did in some steps, on one clock."""
+    zero = min((event["t"] for step in steps for event in step), default=0)
+    for step in steps:
+        for rank, event in enumerate(step):
+            for kind, microbatch, chunk, lane, since, until in _spans(event):
+                yield TraceRow(
+                    case=case,
+                    step=event["step"],
+                    rank=rank,
+                    kind=kind,
+                    microbatch=microbatch,
+                    chunk=chunk,
+                    lane=lane,
+                    since_ms=(since - zero) * _MS_PER_NS,
+                    until_ms=(until - zero) * _MS_PER_NS,
+                )
+
+
+def _spans(event: Event) -> Iterator[tuple[Any, ...]]:
+    yield "step", None, None, 0, event["t"], event["t"] + event["total"]
+    for since, until in event["blocked"]:
+        if until > since:
+            yield "waiting", None, None, 0, since, until
+    free: list[int] = []  # when each lane is
+    for kind, microbatch, chunk, since, until in sorted(
+        event.get("work", ()), key=lambda work: work[3]
+    ):
+        lane = next((n for n, ends in enumerate(free) if ends <= since), len(free))
+        free[lane : lane + 1] = [until]
+        yield kind, microbatch, chunk, lane, since, until
