@@ -185,6 +185,27 @@ def test_a_file_in_the_place_of_the_runs_folder(refused, folder):
     assert said.endswith("give one with --out")
 
 
+@pytest.mark.parametrize("name", ["BIG_x", "", "a: b", "ünï"])
+def test_a_name_that_no_cluster_can_have(refused, name):
+    said = refused("cluster", "init", "--name", name)
+    assert said.startswith(f"--name: {name!r} cannot name a cluster; write small letters")
+
+
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_a_file_in_the_place_of_the_clusters_folder(refused, folder, command):
+    (folder / "home").write_text("not a folder")
+    (folder / "cluster.yaml").write_text("{name: lab, provider: twin}\n")
+    said = refused(command, code=1, DRUMLINE_HOME=str(folder / "home"))
+    assert said.startswith(f"cannot write {folder / 'home'}/clusters/lab, where ")
+    assert said.endswith("name a folder that you can write to: export DRUMLINE_HOME=…")
+
+
+def test_a_page_in_the_place_of_a_folder(refused, folder):
+    (folder / "mine").mkdir()
+    said = "--html mine is a folder; name a file, such as mine/page.html"
+    assert refused("explain", "all_reduce", "--html", "mine") == said
+
+
 def test_a_meeting_file_that_exists(refused, folder):
     stale = folder / "meeting"
     stale.write_text("old addresses")

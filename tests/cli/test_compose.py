@@ -92,6 +92,7 @@ def test_a_folder_with_a_space_is_quoted_in_the_command_to_paste(drumline):
         (["backend=shm"], "backend: shm joins ranks that share memory, and containers do not"),
         (["-n", "4", "missing.yaml"], "no spec file"),
         (["--cpus", "0"], "must be more than 0"),
+        (["--cpus", "nan"], "must be more than 0"),
         (["--port", "0"], "from 1 to 65535"),
     ],
 )

@@ -34,6 +34,9 @@ def test_from_init_to_down(tmp_path):
         assert list(drumline.project.glob(f"runs/{trained}/**/summary.json"))
         assert "worker0" in drumline("ssh", "worker0", "hostname").out
         drumline("extend", "3h")
+        assert "nodes is 1; write nodes: 2" in drumline("plan", "nodes=1", code=1).err
+        another_home = Laptop(tmp_path / "another", {})
+        assert another_home.json("reap", "--yes", "--json")["removed"] == []
     finally:
         drumline.close()
         ended = drumline("down")

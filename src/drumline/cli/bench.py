@@ -192,7 +192,9 @@ def _show(
         try:
             output.csv.write_text(result.to_csv(), encoding="utf-8")
         except OSError as error:
-            raise RunDirError(f"cannot write {output.csv}: {error.strerror}") from None
+            raise RunDirError(
+                f"cannot write {output.csv}: {error.strerror}; name another file with --csv"
+            ) from None
         files.append(output.csv)
     if output.figure is not None and result.rows:
         files += write_figure(draw, [output.figure.with_suffix(end) for end in (".png", ".svg")])

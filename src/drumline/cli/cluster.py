@@ -25,11 +25,13 @@ from drumline.cluster.spec import (
     LONGEST_HOURS,
     ClusterSpec,
     Ec2Spec,
+    check_name,
     cluster_template,
     find_cluster,
     read_cluster,
 )
 from drumline.core.errors import ClusterError, DrumlineError, InterruptError, UsageError
+from drumline.core.files import write_atomic
 from drumline.core.formatting import counted, format_seconds
 
 
@@ -41,17 +43,23 @@ def init_command(provider: str, name: str | None, *, force: bool) -> None:
         raise UsageError(f"{FILE} is there already; edit it, or replace it with --force")
     if name is None:
         name = re.sub(r"[^a-z0-9]+", "-", Path.cwd().name.lower()).strip("-")[:40] or "drumline"
-    ClusterSpec(name=name)  # refuses what cannot be a name
-    FILE.write_text(cluster_template(provider, name))
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise UsageError(f"--name: {error}") from None
+    write_atomic(FILE, cluster_template(provider, name))
     print(f"wrote {FILE}: look it over, then: drumline plan, drumline up")
 
 
 def plan_command(args: list[str], *, as_json: bool) -> None:
     """Run `drumline plan`: say what `up` would do."""
+    from drumline.cluster.life.up import refuse_fewer_nodes
     from drumline.cluster.providers import build_provider
 
     spec, _ = _read_cluster_args(args)
-    found = build_provider(spec, ClusterHome.of(spec.name)).plan()
+    home = ClusterHome.of(spec.name)
+    refuse_fewer_nodes(spec, home)
+    found = build_provider(spec, home).plan()
     if as_json:
         print_json({**asdict(found), "most_usd": found.most_usd, "cluster": spec.name})
     else:
@@ -151,7 +159,7 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
         deadline = float(known) + seconds
         if deadline > time.time() + LONGEST_HOURS * 3600:
             raise UsageError(
-                f"nodes would live until {describe_deadline(deadline)}, and may live for "
+                f"nodes live until {describe_deadline(known)}, and may live for "
                 f"{LONGEST_HOURS // 24} days from now at most; extend by less, and again later"
             )
 

@@ -12,6 +12,7 @@ run the code that wrote the file, on the versions that are installed here.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -37,7 +38,7 @@ def compose_command(args: list[str], plan: ContainerOptions, *, out: Path, force
     """Run `drumline compose`: write compose.yaml and Dockerfile, once the arguments are checked."""
     if not 1 <= plan.nodes <= _MAX_NODES:
         raise UsageError(f"-n {plan.nodes}: give 1 to {_MAX_NODES} nodes, such as -n 4")
-    if plan.cpus is not None and plan.cpus <= 0:
+    if plan.cpus is not None and not 0 < plan.cpus < math.inf:
         raise UsageError(f"--cpus {plan.cpus:g}: must be more than 0, such as --cpus 1.5")
     if plan.port not in range(1, 1 << 16):
         raise UsageError(f"--port {plan.port}: give a port from 1 to 65535, such as --port 29500")

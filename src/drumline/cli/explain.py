@@ -87,6 +87,8 @@ def explain_command(
     call = _read_call(options)
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html {html}: there is no folder {html.parent}; make it first")
+    if html is not None and html.is_dir():
+        raise UsageError(f"--html {html} is a folder; name a file, such as {html / 'page.html'}")
     explanation = _record(call, out, mismatch=options.mismatch)
     page = html or (Path(f"{call.collective}-{call.algorithm}.html") if show else None)
     if page is not None:

@@ -217,7 +217,7 @@ def pull_command(job: str | None, which: str | None, *, into: Path | None, watch
 
         found = run_on(connected(spec, home, note=print_note), pull)
     for job_id, pulled in found.items():
-        news = f"{counted(pulled.files, 'file')} with news, {format_bytes(pulled.bytes)}"
+        news = f"{counted(pulled.files, 'file')} that changed, {format_bytes(pulled.bytes)}"
         print(f"{job_id} ({pulled.state}): {news}, in {into or home.results(job_id)}")
         for why in pulled.silent:
             print(f"  {why}", file=sys.stderr)

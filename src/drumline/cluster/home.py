@@ -145,8 +145,15 @@ def lock_cluster(home: ClusterHome) -> Iterator[None]:
     """Hold the cluster's lock: only one command changes a cluster at a time."""
     lock = FileLock(home.lock)
     while True:
-        home.make()
-        if not lock.acquire(0):
+        try:
+            home.make()
+            held = lock.acquire(0)
+        except (PermissionError, FileExistsError, NotADirectoryError) as error:
+            raise ClusterError(
+                f"cannot write {home.path}, where Drumline keeps what it knows of a cluster: "
+                f"{error.strerror}; name a folder that you can write to: export {HOME}=…"
+            ) from None
+        if not held:
             raise ClusterError(
                 f"the cluster {home.name} is being changed by {_describe(lock.read_holder())}; "
                 f"wait until that has ended, or end it"

@@ -28,8 +28,12 @@ LONGEST_HOURS = 24 * 30
 """that nodes may live, from any moment on"""
 
 
-def _check_name(name: str) -> str:
-    """Refuse what cannot be part of the names of a cloud's resources, and of host names."""
+def check_name(name: str) -> str:
+    """Refuse what cannot be part of the names of a cloud's resources, and of host names.
+
+    Raises:
+        ValueError: says what can.
+    """
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name, re.ASCII):
         raise ValueError(
             f"{name!r} cannot name a cluster; write small letters, digits and '-', 40 at most, "
@@ -38,7 +42,7 @@ def _check_name(name: str) -> str:
     return name
 
 
-Name = Annotated[str, AfterValidator(_check_name)]
+Name = Annotated[str, AfterValidator(check_name)]
 
 
 class EnvironmentSpec(SpecPart):
@@ -194,7 +198,7 @@ def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpe
     if not path.exists():
         raise UsageError(
             f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
-            f"machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
+            f"machine, ec2 and ssh are the others), or name another file: OTHER.yaml"
         )
     return read_file(ClusterSpec, path, overrides).beside(path.absolute().parent)
 

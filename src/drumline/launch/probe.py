@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.core.errors import RunDirError
@@ -34,9 +34,14 @@ class Progress:
 Watch = Callable[[Progress | None], None]
 
 
-def watch_part(watch: Watch, name: str) -> Watch:
-    """Return a watch of one part of what is done, which says the part's name before the rest."""
-    return lambda said: watch(said and replace(said, now=f"{name}: {said.now}"))
+def watch_part(watch: Watch, name: str, *, number: int, of: int) -> Watch:
+    """Return a watch of one of several parts, which tells how far all of them have come."""
+
+    def tell(said: Progress | None) -> None:
+        share, now = (0.0, name) if said is None else (said.share, f"{name}: {said.now}")
+        watch(Progress(share=(number + share) / of, now=now))
+
+    return tell
 
 
 @contextlib.contextmanager

@@ -79,14 +79,14 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
         "budget_s": _BUDGET_S,
         "timeout_s": spec.timeout_s,
     }
-    for name, plans in spec.situations.items():
+    for number, (name, plans) in enumerate(spec.situations.items()):
         with launched_probe(
             "drumline.probe.aggregation",
             request,
             ranks=spec.nodes * spec.workers,
             out=None if out is None else out / name.replace(" ", "-"),
             plans=plans,
-            watch=watch_part(watch, name),
+            watch=watch_part(watch, name, number=number, of=len(spec.situations)),
         ) as answers:
             logs = [answer["steps"] for answer in answers]
             rows += build_rank_rows(name, logs, plans)

@@ -73,7 +73,7 @@ def compose(
     containers: ContainerOptions,
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="The words for drumline train."),
+        typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="The arguments of drumline train."),
     ] = None,
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write to.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Write over files that exist.")] = False,

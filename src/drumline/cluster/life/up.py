@@ -80,13 +80,9 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
         provider = build_provider(spec, home)
         spec = provider.settle()
         _refuse_another(spec, home)
+        refuse_fewer_nodes(spec, home)
         noted = home.read_facts().machines
         before = {machine.node: machine.identity for machine in noted}
-        if before and max(before) >= spec.nodes:
-            raise ClusterError(
-                f"{spec.name} has {len(before)} nodes, but nodes is {spec.nodes}; write nodes: "
-                f"{len(before)}, or remove it first with: drumline down"
-            )
         refuse_passed(spec, home, noted)
         provider.refuse_moved(noted)
         write_spec(home, spec)
@@ -122,6 +118,16 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
         made=tuple(one.name for one in made),
         provisioned=provisioned,
     )
+
+
+def refuse_fewer_nodes(spec: ClusterSpec, home: ClusterHome) -> None:
+    """Refuse a spec with fewer nodes than the cluster has: `up` removes none."""
+    numbers = [machine.node for machine in home.read_facts().machines]
+    if numbers and max(numbers) >= spec.nodes:
+        raise ClusterError(
+            f"{spec.name} has {len(numbers)} nodes, but nodes is {spec.nodes}; write nodes: "
+            f"{len(numbers)}, or remove it first with: drumline down"
+        )
 
 
 def write_spec(home: ClusterHome, spec: ClusterSpec) -> None:

@@ -129,7 +129,7 @@ def read_own_words(folder: Path, lang: Language) -> str:
         raise RunDirError(f"{file} is no text in UTF-8; save it as such") from None
     except OSError as error:
         raise RunDirError(
-            f"cannot read {file}: {error.strerror}; name another folder with --out"
+            f"cannot read or write {file}: {error.strerror}; name another folder with --out"
         ) from None
 
 
@@ -142,7 +142,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             f"{folder} holds no report: there is no {MANIFEST}; name the folder that "
             f"`drumline lab run` wrote, e.g. labs/2"

@@ -129,7 +129,7 @@ class TwinProvider(Provider):
 
 
 def reap(report: Reporter) -> list[Resource]:
-    """Remove the simulated nodes of all twin clusters of this user; returns those there were."""
+    """Remove the simulated nodes of all twin clusters of this home; returns those there were."""
     root, there = clusters_root().resolve(), find_processes()
     homes = {process.home for process in there if root in process.home.parents}
     homes |= {path for path in root.glob("*/twin") if path.is_dir()}
@@ -144,7 +144,7 @@ def reap(report: Reporter) -> list[Resource]:
     return [
         Resource(kind="simulated-node", identity=f"twin-{process.pid}", detail=process.name)
         for process in there
-        if process.is_first
+        if process.is_first and process.home in homes
     ]
 
 
