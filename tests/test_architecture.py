@@ -187,6 +187,11 @@ def test_the_package_keeps_its_shape():
     assert check(SOURCE) == []
 
 
+def test_a_whole_training_run_is_read_in_one_sitting():
+    text = (SOURCE / "train" / "train.py").read_text()
+    assert len(text.splitlines()) <= 300
+
+
 def test_the_modules_of_data_with_tensors_are_those_that_say_so():
     """What the test allows to load torch does; else the list would hide something."""
     modules = modules_of(SOURCE)

@@ -28,28 +28,19 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from drumline.comm import BackendChoice, InterfaceCounter
+from drumline.comm import InterfaceCounter
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.data import LocalBatch
-from drumline.data.coverage import coverage
-from drumline.models import weights_sha256
 from drumline.optim import lr_at
 from drumline.parallel import Strategy, describe_shard
 from drumline.parallel.split import tied_names
 from drumline.parallel.tensor import apply_tensor_parallel
 from drumline.spec.load import read_run_spec
 from drumline.spec.run_spec import RunSpec
+from drumline.train import loss as losses
 from drumline.train.checkpoint.distributed import RunCheckpoints
-from drumline.train.checkpoint.store import CheckpointStore, TrainState
+from drumline.train.checkpoint.store import TrainState
 from drumline.train.device import Footprint, check_room, memory_budget, prepare_device
-from drumline.train.loss import (
-    Evaluation,
-    average_loss,
-    check_gradients,
-    check_loss,
-    evaluate,
-    loss_sum,
-)
 from drumline.train.process_group import join_ranks, rendezvous
 from drumline.train.rank import RankInfo, rank_process
 from drumline.train.runners.base import (
@@ -66,6 +57,7 @@ from drumline.train.runners.cuts import note_statistics
 from drumline.train.runners.pipeline import build_pipeline_runner
 from drumline.train.runners.rpc import build_rpc_runner
 from drumline.train.scalars import ScalarWriter
+from drumline.train.summary import Result, write_summary
 
 
 def train_rank(run_path: str) -> None:
@@ -119,15 +111,6 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What a run came to."""
-
-    state: TrainState
-    epochs: int
-    score: Evaluation | None
 
 
 @dataclass
@@ -186,7 +169,7 @@ class Trainer:
             step = self.state.step
             if every is not None and step % every == 0 and step < self.total_steps:
                 self.save()
-        self.state.loss = average_loss(self.epoch_loss, self.context.device)
+        self.state.loss = losses.average_loss(self.epoch_loss, self.context.device)
 
     def train_step(self, epoch: int, batches: Iterator[LocalBatch]) -> None:
         """Take one step: batch, forward, backward, averaged gradients, optimizer step, record."""
@@ -203,7 +186,7 @@ class Trainer:
         self.context.seed_step(state.step)
         step = StepInputs(number=state.step, lr=lr, batch=next(batches), clock=self.clock)
         loss = self.runner.forward_backward(step)
-        check_gradients(self.runner, step)
+        losses.check_gradients(self.runner, step)
         self.clock.updating()
         self.runner.update(step)
         times = self.clock.end()
@@ -220,9 +203,9 @@ class Trainer:
         if state.step == 1:
             self.events.flush()
 
-    def evaluate(self, epoch: int) -> Evaluation | None:
+    def evaluate(self, epoch: int) -> losses.Evaluation | None:
         """Measure loss and accuracy on the test set, if the spec says so; the leader records it."""
-        score = evaluate(self.runner) if self.context.spec.evaluate else None
+        score = losses.evaluate(self.runner) if self.context.spec.evaluate else None
         if self.context.rank.leads:
             lr = self.runner.optimizer.param_groups[0]["lr"]
             values = {"loss": self.state.loss or 0.0, "lr": lr}
@@ -238,43 +221,6 @@ class Trainer:
         """Write a checkpoint."""
         self.state.time_s = time.monotonic() - self.since
         self.checkpoints.save(self.state, self.runner)
-
-
-def write_summary(
-    run: RunDir, context: TrainContext, runner: ModelRunner, result: Result, backend: BackendChoice
-) -> None:
-    """Write a training run's coverage of samples, and then its summary, which means `done`."""
-    spec, mesh = context.spec, context.axes.mesh
-    state, score = result.state, result.score
-    if mesh.splits_model:  # the whole model is in its checkpoint only
-        store = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
-        weights = store.at(state.step).weights_sha256()
-    else:
-        weights = weights_sha256(runner.model)
-    run.write_json("coverage.json", asdict(coverage(context.sampler.plan, state.step)))
-    run.write_json(
-        "summary.json",
-        {
-            "name": run.path.name,
-            "world_size": context.rank.world_size,
-            "strategy": spec.strategy.kind,
-            "backend": backend.backend,
-            "backend_why": backend.why,
-            "model": spec.model.name,
-            "parameters": context.parameters,
-            "steps": state.step,
-            "epochs": result.epochs,
-            "loss": state.loss,
-            "test_loss": None if score is None else score.loss,
-            "accuracy": None if score is None else score.accuracy,
-            "time_s": state.time_s,
-            "restarts": context.rank.attempt,
-            "train_s": state.train_s,
-            "samples_per_s": state.samples / state.train_s if state.train_s else 0.0,
-            "mesh": asdict(mesh),
-            "weights_sha256": weights,
-        },
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,9 +248,9 @@ class ReplicaRunner(ModelRunner):
             of_all_ranks = batch.total * targets.numel() / len(piece)
             with contextlib.nullcontext() if last else self.strategy.no_sync():
                 with context.autocast():
-                    summed = loss_sum(self.strategy.module(inputs), targets)
+                    summed = losses.loss_sum(self.strategy.module(inputs), targets)
                 loss = summed.item()
-                check_loss(loss / targets.numel(), self, step, inputs)
+                losses.check_loss(loss / targets.numel(), self, step, inputs)
                 if last and context.delay_s:
                     time.sleep(context.delay_s)
                 (summed * (counts * context.axes.mesh.data / of_all_ranks)).backward()
