@@ -38,7 +38,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,11 +71,16 @@ FLUSH_EVERY_S = 0.2
 _LOCK_S = 0.2  # somebody who only looks at a run holds it for a moment
 
 
-@dataclass(frozen=True)
 class RunDir:
-    """One run's directory."""
+    """One run's directory, whether it exists or not; the module's docstring draws it."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec_file = path / "spec.yaml"  # a run of a script has none
+        self.events = path / "events"
+        self.logs = path / "logs"
+        self.checkpoints = path / "checkpoints"
+        self.rendezvous = path / "rendezvous"  # of ranks, with `init: tcp` and `init: file`
 
     @classmethod
     def create(cls, name: str, *, root: Path, exact: Path | None = None) -> RunDir:
@@ -117,31 +121,6 @@ class RunDir:
     def word(self, *, root: Path) -> str:
         """Return what `open` finds it by: its name where it is under `root`, else its path."""
         return self.path.name if self.path.parent == root.absolute() else str(self.path)
-
-    @property
-    def spec_file(self) -> Path:
-        """The resolved spec; a run of a script has none."""
-        return self.path / "spec.yaml"
-
-    @property
-    def events(self) -> Path:
-        """The folder of the event logs."""
-        return self.path / "events"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of what ranks and agents printed."""
-        return self.path / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def rendezvous(self) -> Path:
-        """Where ranks find each other with `init: tcp` and `init: file`."""
-        return self.path / "rendezvous"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
