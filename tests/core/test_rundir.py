@@ -95,7 +95,7 @@ def test_the_word_for_a_run_finds_it_again(tmp_path, monkeypatch):
     assert ours.word(root=root) == "demo-1"
     assert exact.word(root=root) == str(tmp_path / "elsewhere" / "f")
     for run in (ours, exact):
-        assert RunDir.open(run.word(root=root), root=root) == run
+        assert RunDir.open(run.word(root=root), root=root).path == run.path
 
 
 def test_a_path_that_exists_is_refused_and_left_alone(tmp_path):
@@ -151,7 +151,7 @@ def test_a_run_is_found_by_name_and_by_path(tmp_path, monkeypatch):
     run = finish_creating(RunDir.create("demo", root=tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
     for name in ("demo-1", "runs/demo-1", "runs/demo-1/", str(run.path)):
-        assert RunDir.open(name, root=Path("runs")) == run
+        assert RunDir.open(name, root=Path("runs")).path == run.path
 
 
 def test_an_unknown_run_is_answered_with_the_newest(tmp_path):
