@@ -70,6 +70,11 @@ class RunRecord:
     ledger: accounts.Ledger | None = None
     step_s: list[float] = field(default_factory=list)
     """how long each warm step took, until its last rank was done"""
+    median_step_s: float | None = None
+    loss: float | None = None
+    """of the last step"""
+    accuracy: float | None = None
+    """on the test set, at the end, or as far as the run came"""
     peak_bytes: list[int] = field(default_factory=list)
     """of each rank that told it, beyond what it started with"""
     coverage: dict[str, Any] | None = None
@@ -92,28 +97,13 @@ class RunRecord:
         """Whether it came to its end."""
         return bool(self.summary)
 
-    @property
-    def accuracy(self) -> float | None:
-        """On the test set, at the end, or as far as the run came."""
-        found: float | None = self.summary.get("accuracy")
-        return self.scores[-1].accuracy if found is None and self.scores else found
-
-    @property
-    def loss(self) -> float | None:
-        """Of the last step."""
-        return self.curve[-1].loss if self.curve else None
-
-    @property
-    def median_step_s(self) -> float | None:
-        """A warm step, until its last rank was done."""
-        return statistics.median(self.step_s) if self.step_s else None
-
 
 def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
     """Read a run directory as far as it can be read. `name`: of the run, if not its folder's."""
     record = RunRecord(name=name or run.path.name, path=run.path)
     record.manifest = _json(run, "manifest.json", record)
     record.summary = _json(run, "summary.json", record)
+    record.accuracy = record.summary.get("accuracy")
     record.coverage = _json(run, "coverage.json", record) or None
     _read_spec(run, record)
     record.events = run.read_rank_events(_count_ranks(run, record))
@@ -124,6 +114,10 @@ def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
         _read_events(record)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         record.lacks("other_events", error=f"{type(error).__name__}: {error}")
+    record.median_step_s = statistics.median(record.step_s) if record.step_s else None
+    record.loss = record.curve[-1].loss if record.curve else None
+    if record.accuracy is None and record.scores:
+        record.accuracy = record.scores[-1].accuracy
     if not record.done:  # how far it came, and why it ended if that is known
         step = {"step": str(record.curve[-1].step)} if record.curve else {}
         why = {"why": said} if (said := _why(record)) else {}
