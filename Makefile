@@ -8,7 +8,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 EXTRAS := dev,tensorboard,lightning,accelerate,mpi,cluster,notebook,docs
 # half of a test's time is waiting, so two run at once; those of a file share what is made for them
 RUN := $(if $(COVERAGE),$(BIN)/coverage run,$(BIN)/python)
-PYTEST := $(RUN) -m pytest -n 2 --dist loadfile
+PYTEST := $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # what a bare machine lacks; tests that need it are skipped there
 LACKING := sshd ssh ssh-keygen ip tc chromium docker docker-compose
 CONCERNED = $(shell grep -rlE 'namespaces|sshd|ssh_nodes|twins|browser|ssh-keygen|docker' \

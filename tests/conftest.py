@@ -57,6 +57,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items) -> None:
+    """Begin with the commands of the pages: the longest file, which one worker runs alone."""
+    items.sort(key=lambda item: item.path.name != "test_documented_commands.py")
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item, call):
     gc.disable()  # Python 3.11 fails at a finalizer that shows a traceback while one is read

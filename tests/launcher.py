@@ -45,7 +45,7 @@ from drumline.launch.agents import AgentPool
 
 def train(pool, words):
     spec = load_spec(None, words)
-    agents = pool.of(spec)
+    agents = pool.of(spec.nodes)
     error = None
     try:
         with new_run(spec, None) as run, launched_training(run, spec, agents) as polls:
@@ -67,7 +67,7 @@ def train(pool, words):
     }
 
 with AgentPool() as pool:
-    pool.of(load_spec(None, [])).warm_up()
+    pool.of(1).warm_up()
     for line in sys.stdin:
         print(json.dumps(train(pool, json.loads(line))), flush=True)
 """

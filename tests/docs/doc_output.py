@@ -11,6 +11,7 @@ _MASKS = (
     (r"\x1b\[[0-9;]*m", ""),
     (r"  \d+\.\d s\s*$", ""),  # how long a check took, where that was long
     (r"(of the ranks' time was lost in communication); .*", r"\1"),  # the machine's load decides
+    (r">10×", "0%"),  # an interval that is wider than a table tells
     (r"-[0-9a-f]{6,}\b|\b[0-9a-f]{12,}\b", "N"),
     (r"\S*/runs/", "runs/"),
     (r"(?:\w+/)+\w+\.py\b", "SOURCE"),
