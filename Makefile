@@ -11,8 +11,9 @@ RUN := $(if $(COVERAGE),$(BIN)/coverage run,$(BIN)/python)
 PYTEST := $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # what a bare machine lacks; tests that need it are skipped there
 LACKING := sshd ssh ssh-keygen ip tc chromium docker docker-compose
+# not the files where one test or two of many need a network: these skip as all the others do
 CONCERNED = $(shell grep -rlE 'namespaces|sshd|ssh_nodes|twins|browser|ssh-keygen|docker' \
-	tests --include='test_*.py')
+	tests --include='test_*.py' | grep -vE 'training_runs|split_runs|lifecycle|test_rpc|test_bench')
 
 .PHONY: demo test test-long test-all test-bare test-floors coverage coverage-report \
 	check lint dist install install-dev format labs bench docs clean
