@@ -23,6 +23,11 @@ _MASKS = (
     (r"N[–|+]N", "N"),
     (r"\s+", " "),
 )
+# The ledger's verdict, which its numbers may make longer than a line.
+_VERDICT = re.compile(
+    r"of the ranks' time was lost in communication; .*?(stands out|rank \d+|per\s+step\))",
+    re.DOTALL,
+)
 # Lines that only a busy machine prints.
 _SOMETIMES = re.compile(
     r"^(starting the workers|load N on N cores|step N/N loss N about|N% measured)"
@@ -58,7 +63,8 @@ def align(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
     Raises:
         MismatchError: a line was not printed, or more was printed than shown.
     """
-    got = [(line.rstrip(), masked) for line in printed for masked in [mask(line)]]
+    whole = _VERDICT.sub(lambda found: found[0].replace("\n", ""), "\n".join(printed))
+    got = [(line.rstrip(), masked) for line in whole.splitlines() for masked in [mask(line)]]
     got = [(line, masked) for line, masked in got if not _SOMETIMES.match(masked)]
     at, free, aligned = 0, False, []
     for line in shown:

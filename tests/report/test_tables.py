@@ -62,15 +62,6 @@ def test_the_ledger_of_slow_steps_fits():
         assert numbers[1:7] == [*["9999.99"] * 5, "19999.98"]
 
 
-def test_the_verdict_is_one_line_however_wide_the_console():
-    found = ledger(row(0, compute=1.0, transfer=1.0), row(1, compute=1.0, transfer=1.0), nbytes=10)
-    console = Console(width=60, force_terminal=False)
-    with console.capture() as captured:
-        console.print(ledger_table(found), crop=False)
-    assert ledger_verdict(found) in captured.get().splitlines()
-    assert len(ledger_verdict(found)) > 60
-
-
 def test_a_ledger_is_shown_in_milliseconds_per_step():
     table = ledger_table(
         ledger(

@@ -200,7 +200,7 @@ def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
     if as_json:
         print_json({**summary, **accounts.to_json(), "run_dir": str(run.path)})
     else:
-        Console().print(accounts.table(), summary_table(summary, str(run.path)), crop=False)
+        Console().print(accounts.table(), summary_table(summary, str(run.path)))
 
 
 _QUIET_S = 10.0

@@ -84,7 +84,7 @@ def show_command(name: str, *, as_json: bool) -> None:
         return
     console = Console()
     if accounts.ledger.steps:
-        console.print(accounts.table(), crop=False)
+        console.print(accounts.table())
     if coverage is not None:
         console.print(coverage_table(coverage), "")
     if summary is not None:

@@ -105,8 +105,7 @@ def ledger_table(ledger: Ledger, *, nodes: int = 1) -> RenderableType:
         values = (row.total_s, row.data_s, row.compute_s, row.wait_s, row.transfer_s, row.exposed_s)
         place = (str(row.rank * nodes // len(ledger.ranks)), str(row.rank))[-len(first) :]
         table.add_row(*place, *(f"{value * per_step:.2f}" for value in values), time_bar(row))
-    verdict = Text(ledger_verdict(ledger), no_wrap=True, overflow="ignore")  # a line in a file, too
-    return Group(Text(title, style="bold"), table, time_bar_legend(), verdict)
+    return Group(Text(title, style="bold"), table, time_bar_legend(), Text(ledger_verdict(ledger)))
 
 
 def ledger_verdict(ledger: Ledger) -> str:
