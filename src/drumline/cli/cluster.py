@@ -29,6 +29,7 @@ from drumline.cluster.spec import (
     cluster_template,
     find_cluster,
     read_cluster,
+    refuse_fewer_nodes,
 )
 from drumline.core.errors import ClusterError, DrumlineError, InterruptError, UsageError
 from drumline.core.files import write_atomic
@@ -53,7 +54,6 @@ def init_command(provider: str, name: str | None, *, force: bool) -> None:
 
 def plan_command(args: list[str], *, as_json: bool) -> None:
     """Run `drumline plan`: say what `up` would do."""
-    from drumline.cluster.life.up import refuse_fewer_nodes
     from drumline.cluster.providers import build_provider
 
     spec, _ = _read_cluster_args(args)

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, model_validator
 
 from drumline.cluster.home import ClusterHome, clusters_root
-from drumline.core.errors import UsageError
+from drumline.core.errors import ClusterError, UsageError
 from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
 from drumline.spec.load import read_file
@@ -221,6 +221,16 @@ def find_cluster(name: str | None) -> tuple[ClusterSpec, ClusterHome]:
         raise UsageError(f"no cluster {name} is up{names}; make it with: drumline up")
     home = ClusterHome.of(name)
     return read_file(ClusterSpec, home.spec_file), home
+
+
+def refuse_fewer_nodes(spec: ClusterSpec, home: ClusterHome) -> None:
+    """Refuse a spec with fewer nodes than the cluster has: `up` removes none."""
+    numbers = [machine.node for machine in home.read_facts().machines]
+    if numbers and max(numbers) >= spec.nodes:
+        raise ClusterError(
+            f"{spec.name} has {len(numbers)} nodes, but nodes is {spec.nodes}; write nodes: "
+            f"{len(numbers)}, or remove it first with: drumline down"
+        )
 
 
 def known_clusters() -> list[str]:

@@ -29,7 +29,7 @@ from drumline.cluster.life.receipt import former_machines
 from drumline.cluster.providers import Machine, Provider, Reporter, build_provider
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.provision.stamp import read_environment_files
-from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.spec import ClusterSpec, refuse_fewer_nodes
 from drumline.cluster.ssh.config import write_config
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.ssh.keys import Origin, host_key, pin_host_key
@@ -118,16 +118,6 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
         made=tuple(one.name for one in made),
         provisioned=provisioned,
     )
-
-
-def refuse_fewer_nodes(spec: ClusterSpec, home: ClusterHome) -> None:
-    """Refuse a spec with fewer nodes than the cluster has: `up` removes none."""
-    numbers = [machine.node for machine in home.read_facts().machines]
-    if numbers and max(numbers) >= spec.nodes:
-        raise ClusterError(
-            f"{spec.name} has {len(numbers)} nodes, but nodes is {spec.nodes}; write nodes: "
-            f"{len(numbers)}, or remove it first with: drumline down"
-        )
 
 
 def write_spec(home: ClusterHome, spec: ClusterSpec) -> None:
