@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import ClusterError
 from drumline.core.files import hash_file, stays_inside
@@ -176,11 +175,10 @@ class Store:
             self.url = url.rstrip("/")
             self._fs, self._root = fsspec.core.url_to_fs(url)
             self._root = self._root.rstrip("/")
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder of this machine, or of a disk that it shares."""
-        return "file" in _protocols(self._fs)
+        named = self._fs.protocol
+        self._protocols = {named} if isinstance(named, str) else set(named)
+        self.is_folder = "file" in self._protocols
+        """whether it is a folder of this machine, or of a disk that it shares"""
 
     def copy(
         self,
@@ -262,12 +260,19 @@ class Store:
             try:
                 self._fs.get_file(f"{self._root}/{where}", str(to))
             except FileNotFoundError:
-                raise _refused(self.url, where, "it is not there") from None
+                raise self._damaged(where, "it is not there") from None
         if (size := to.stat().st_size) != file.bytes:
             why = f"it has {size} bytes, but the manifest says {file.bytes}"
-            raise _refused(self.url, where, why)
+            raise self._damaged(where, why)
         if hash_file(to) != file.sha256:
-            raise _refused(self.url, where, "its checksum is another")
+            raise self._damaged(where, "its checksum is another")
+
+    def _damaged(self, where: str, why: str) -> ClusterError:
+        return ClusterError(
+            f"the copy {where} in {shown_url(self.url)} is damaged or incomplete: {why}; take "
+            f"another run's copy, or restore that file from a version before",
+            file=where,
+        )
 
     def _send(
         self,
@@ -303,7 +308,7 @@ class Store:
             self._fs.pipe_file(path, content)
 
     def _make_folder(self, path: str) -> None:
-        if not _OBJECT_STORES & set(_protocols(self._fs)):
+        if not _OBJECT_STORES & self._protocols:
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _forget(self, path: str) -> None:
@@ -327,15 +332,3 @@ def _list_files(folder: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
             yield path.relative_to(folder).as_posix(), path
-
-
-def _refused(url: str, where: str, why: str) -> ClusterError:
-    return ClusterError(
-        f"the copy {where} in {shown_url(url)} is damaged or incomplete: {why}; take another "
-        f"run's copy, or restore that file from a version before",
-        file=where,
-    )
-
-
-def _protocols(fs: Any) -> tuple[str, ...]:
-    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)

@@ -113,7 +113,6 @@ async def _ask(leader: Remote, name: ServiceName) -> Message:
 
 
 async def _wait_for_page(leader: Remote, name: str, port: int, path: str, token: str) -> None:
-    """Ask for a page until it comes."""
     last = "nothing"
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PAGE_S):

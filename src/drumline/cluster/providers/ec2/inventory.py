@@ -49,7 +49,6 @@ def tag_specifications(
 
 
 def _read_tags(described: AwsValues) -> dict[str, str]:
-    """Return a described resource's tags."""
     tags = described.get("Tags") or described.get("TagSet", ())  # as interfaces call them
     return {tag["Key"]: tag["Value"] for tag in tags}
 
