@@ -38,7 +38,6 @@ from drumline.cluster.ssh.remote import (
     Note,
     Remote,
     all_of,
-    last_line,
     node_command,
     raise_for_all,
     revive,
@@ -220,7 +219,7 @@ async def _ask_any(
             continue
         if is_answer(done):
             return done
-        lost.append(_unfit(remote.machine, done.stderr))
+        lost.append(_unfit(remote.machine, done))
     raise_for_all(lost)
     raise HostError("the cluster has no nodes; make it with: drumline up")
 
@@ -278,14 +277,14 @@ async def _answer(session: NodeSession) -> Message:
             node=session.machine.node,
         ) from None
     if answer is None:
-        raise _unfit(session.machine, (await session.process.wait()).stderr)
+        raise _unfit(session.machine, await session.process.wait())
     if "error" in answer:
         raise revive(answer["error"], f"{session.machine.name}: ")
     return answer
 
 
-def _unfit(machine: Machine, stderr: bytes) -> HostError:
-    why = last_line(stderr) or "it says nothing"
+def _unfit(machine: Machine, done: Done) -> HostError:
+    why = done.last_complaint or "it says nothing"
     return HostError(
         f"{machine.name} cannot run drumline ({why}); provision it again with: drumline up",
         node=machine.node,

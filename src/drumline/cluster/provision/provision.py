@@ -18,21 +18,14 @@ from pathlib import Path
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
+from drumline.cluster.provision import stamp
 from drumline.cluster.provision.playbook import (
     Failure,
     PlaybookOutcome,
     PlaybookRun,
     inventory_list,
 )
-from drumline.cluster.provision.stamp import (
-    MAKER,
-    PLAYBOOKS,
-    EnvironmentFiles,
-    describe_environment,
-    environment_hash,
-    node_stamp,
-    read_environment_files,
-)
+from drumline.cluster.provision.stamp import MAKER, PLAYBOOKS, EnvironmentFiles
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.remote import Remote
 from drumline.core.errors import ClusterError, HostError
@@ -61,10 +54,10 @@ class Provisioner:
         if spec.provider == "twin" and spec.environment.python == "auto":  # nodes have ours, too
             own = spec.environment.model_copy(update={"python": sys.executable})
             spec = spec.model_copy(update={"environment": own})
-        files = read_environment_files(spec.environment, self.folder)
-        wanted = environment_hash(spec, files)
+        files = stamp.read_environment_files(spec.environment, self.folder)
+        wanted = stamp.environment_hash(spec, files)
         machines = [remote.machine for remote in remotes]
-        stamps = {m.name: node_stamp(wanted, m, machines) for m in machines}
+        stamps = {m.name: stamp.node_stamp(wanted, m, machines) for m in machines}
         probed = await asyncio.gather(*(_probe(remote) for remote in remotes))
         found = {m.name: answer for m, answer in zip(machines, probed, strict=True)}
         stale = [one for one in remotes if found[one.machine.name][0] != stamps[one.machine.name]]
@@ -127,7 +120,7 @@ def _variables(
 ) -> dict[str, object]:
     """Return the variables of `environment.yml`."""
     environment = {
-        **describe_environment(spec, files),
+        **stamp.describe_environment(spec, files),
         "leader": machines[0].address,
         "nodes": len(machines),
         "login": spec.provider == "ec2",  # elsewhere the home folder is somebody's
@@ -164,20 +157,20 @@ async def _probe(remote: Remote) -> tuple[str, str]:
     """Ask a node for its stamp, and for a Python that can run Ansible's modules."""
     script = Path(__file__).with_name("probe.sh").read_text()
     done = await remote.run(["sh", "-c", script, "sh", remote.machine.root], timeout_s=_PROBE_S)
-    stamp, _, python = done.stdout.decode(errors="replace").strip("\n").rpartition("\n")
+    noted, _, python = done.stdout.decode(errors="replace").strip("\n").rpartition("\n")
     if not python.startswith("/"):
         raise HostError(
             f"{remote.machine.name} has no Python 3, which setting it up needs; install one "
             f"there, e.g. apt install python3",
             node=remote.machine.name,
         )
-    return stamp.strip(), python
+    return noted.strip(), python
 
 
-async def _note(remote: Remote, stamp: str) -> None:
-    """Write down what a node's environment was made from."""
+async def _note(remote: Remote, text: str) -> None:
+    """Write a node's stamp."""
     argv = ["sh", "-c", _NOTE, "sh", remote.machine.root]
-    done = await remote.run(argv, given=stamp.encode(), timeout_s=_PROBE_S)
+    done = await remote.run(argv, given=text.encode(), timeout_s=_PROBE_S)
     if done.code:
         raise HostError(
             f"{remote.machine.name}: cannot write {remote.machine.root}/env/stamp: "
