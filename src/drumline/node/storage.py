@@ -201,12 +201,13 @@ class Store:
             sent = Copied(files=0, bytes=0)
             for name, path in _list_files(folder):
                 known = old.files.get(name)
+                key = f"{name}~" if known and known.key == name else name
                 try:
                     source = path.open("rb")
                 except FileNotFoundError:  # since we listed it
                     continue
                 with source:
-                    file = _unchanged(source, known) or self._send(source, at, name, known, moved)
+                    file = _unchanged(source, known) or self._send(source, at, key, moved)
                 files[name] = file
                 if known is None or known.sha256 != file.sha256:
                     sent = Copied(files=sent.files + 1, bytes=sent.bytes + file.bytes)
@@ -275,15 +276,9 @@ class Store:
         )
 
     def _send(
-        self,
-        source: BufferedReader,
-        at: str,
-        name: str,
-        known: StoredFile | None,
-        moved: Callable[[], None],
+        self, source: BufferedReader, at: str, key: str, moved: Callable[[], None]
     ) -> StoredFile:
         """Send a file as it is now: one that grows meanwhile is cut where it ended before."""
-        key = f"{name}~" if known and known.key == name else name
         to = f"{at}/{key}"
         digest, stat = hashlib.sha256(), os.fstat(source.fileno())
         left = stat.st_size

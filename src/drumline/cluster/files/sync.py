@@ -259,7 +259,6 @@ def _command(remote: Remote) -> list[str]:
 async def _within(
     session: NodeSession, step: Awaitable[T], limit_s: float = _WRITE_S, what: str = "taken nothing"
 ) -> T:
-    """Bound a step of the exchange in time."""
     try:
         return await asyncio.wait_for(step, limit_s)
     except TimeoutError:

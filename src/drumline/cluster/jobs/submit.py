@@ -19,13 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.files import storage
 from drumline.cluster.files.pull import Pulled, Puller
-from drumline.cluster.files.storage import (
-    keep_copies,
-    offer_checkpoints,
-    store_run,
-    stored_by_nodes,
-)
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower, RunView, Show, follow_to_end
@@ -80,7 +75,7 @@ class JobSubmission:
         async def work(fleet: Fleet) -> JobState | None:
             request = replace(self._request, code=await self._sync(fleet))
             if resume is not None:
-                place = await offer_checkpoints(
+                place = await storage.offer_checkpoints(
                     fleet.leader,
                     resume,
                     pulled=self._home.pulled().get(resume),
@@ -129,7 +124,7 @@ class JobSubmission:
         if url is None:
             return
         try:
-            await keep_copies(fleet.remotes, url, self.job_id, check=check)
+            await storage.keep_copies(fleet.remotes, url, self.job_id, check=check)
         except HostError as error:
             self._note(
                 f"{error.message}; drumline pull copies it from here instead, and so does down"
@@ -321,9 +316,9 @@ class ResultsPuller:
             pulled = await (puller.watch(tell) if watch else puller.pull())
         tell(pulled)
         self.home.note_pulled(job_id, folder)
-        if self.spec.storage is not None and (folder / "run").is_dir():
-            stored, ended = stored_by_nodes(folder, nodes=len(self.remotes)), pulled.ended
-            store_run(self.spec.storage, job_id, folder, self.report, stored=stored, ended=ended)
+        if (url := self.spec.storage) is not None and (folder / "run").is_dir():
+            stored = storage.stored_by_nodes(folder, nodes=len(self.remotes))
+            storage.store_run(url, job_id, folder, self.report, stored=stored, ended=pulled.ended)
         return pulled
 
 
