@@ -18,13 +18,8 @@ from pathlib import Path
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
-from drumline.cluster.provision import stamp
-from drumline.cluster.provision.playbook import (
-    Failure,
-    PlaybookOutcome,
-    PlaybookRun,
-    inventory_list,
-)
+from drumline.cluster.provision import playbook, stamp
+from drumline.cluster.provision.playbook import Failure, PlaybookOutcome, PlaybookRun
 from drumline.cluster.provision.stamp import MAKER, PLAYBOOKS, EnvironmentFiles
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.remote import Remote
@@ -67,7 +62,7 @@ class Provisioner:
         users = [files.playbook] if files.playbook else []
         run = PlaybookRun(
             folder=self.home.ansible,
-            inventory=inventory_list(machines, self.home.ssh_config, pythons),
+            inventory=playbook.inventory_list(machines, self.home.ssh_config, pythons),
             variables=_variables(spec, files, machines),
             playbooks=[PLAYBOOKS / "environment.yml", *users],
             limit=tuple(remote.machine.name for remote in stale),
@@ -87,7 +82,7 @@ class Provisioner:
         name, machines = remotes[0].machine.name, [remote.machine for remote in remotes]
         run = PlaybookRun(
             folder=self.home.ansible,
-            inventory=inventory_list(machines, self.home.ssh_config, {name: python}),
+            inventory=playbook.inventory_list(machines, self.home.ssh_config, {name: python}),
             variables={"drumline_services": list(packages)},
             playbooks=[PLAYBOOKS / "services.yml"],
             limit=(name,),
