@@ -10,7 +10,7 @@ import time
 import pytest
 
 from drumline.cluster.home import ClusterHome, lock_cluster
-from drumline.cluster.jobs.results import check_job_id
+from drumline.cluster.jobs.submit import check_job_id
 from drumline.cluster.life.limits import decide_term
 from drumline.cluster.life.up import _refuse_another, write_spec
 from drumline.cluster.providers import Machine

@@ -32,8 +32,7 @@ from drumline.cluster.files.pull import Pulled
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs import services
 from drumline.cluster.jobs.follow import JobFollower, follow_to_end
-from drumline.cluster.jobs.results import ResultsPuller
-from drumline.cluster.jobs.submit import cancel, newest_job, status, submit
+from drumline.cluster.jobs.submit import ResultsPuller, cancel, newest_job, status, submit
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Reporter

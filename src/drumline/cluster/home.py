@@ -28,13 +28,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from drumline.cluster.providers import Machine
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 from drumline.core.formatting import format_seconds
-from drumline.core.json_lines import Message
+from drumline.core.json_lines import Message, Record
 from drumline.core.lock import FileLock
 
 HOME = "DRUMLINE_HOME"
@@ -48,7 +48,7 @@ def clusters_root() -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterFacts:
+class ClusterFacts(Record):
     """What is known of a cluster (`cluster.json`)."""
 
     id: str | None = None
@@ -66,12 +66,11 @@ class ClusterFacts:
     """what the deadline was computed from"""
 
     @classmethod
-    def from_json(cls, values: Message) -> ClusterFacts:
+    def from_json(cls, values: Message) -> Self:
         """Read it, also where another version has written it."""
-        known = {key: values[key] for key in cls.__dataclass_fields__.keys() & values}
-        for key in ("machines", "former"):
-            known[key] = tuple(Machine.from_json(machine) for machine in values.get(key, ()))
-        return cls(**known)
+        kept = {key: values.get(key, ()) for key in ("machines", "former")}
+        machines = {key: [Machine.from_json(one) for one in ones] for key, ones in kept.items()}
+        return super().from_json({**values, **machines})
 
 
 class ClusterHome:

@@ -64,7 +64,6 @@ class _Times:
     known: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read what was noted since."""
         for line in self.file.read().splitlines():
             at, name, size = json.loads(line)
             sizes, times = self.known.setdefault(name, ([], []))
@@ -139,12 +138,9 @@ class Tail:
             for line in io.BytesIO(chunk):  # ends lines at \n alone
                 end += len(line)
                 at = self._times.at(log.path.name, end)
-                yield {"rank": rank, "text": _shown(line), "at": at, "offset": end}
-
-
-def _shown(line: bytes) -> str:
-    """Return what a terminal would show: a progress bar draws over itself."""
-    return line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
+                text = line.decode(errors="replace").rstrip("\r\n")
+                text = text.rpartition("\r")[2]  # a progress bar draws over itself
+                yield {"rank": rank, "text": text, "at": at, "offset": end}
 
 
 def send_tail(tail: Tail, stream: JsonStream, *, once: bool = False) -> None:

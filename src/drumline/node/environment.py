@@ -153,7 +153,6 @@ def _candidates() -> list[str]:
 
 
 def _inspect_python(python: str) -> Interpreter:
-    """Ask an interpreter what it is."""
     try:
         return Interpreter(**json.loads(_run(python, "-c", _LOOK).stdout))
     except (OSError, ValueError, subprocess.TimeoutExpired):

@@ -120,7 +120,6 @@ def hand_over(job: JobHandoff) -> bool:
 
 
 def _end_warm_agent(root: Path) -> None:
-    """End a waiting warm agent, if there is one."""
     if _ask(root, json.dumps({"end": True}).encode()) is not None:
         deadline = time.monotonic() + 10
         while is_locked(root / "jobs" / _LOCK) and time.monotonic() < deadline:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import ClusterError
 from drumline.core.files import hash_file, stays_inside
@@ -176,11 +175,10 @@ class Store:
             self.url = url.rstrip("/")
             self._fs, self._root = fsspec.core.url_to_fs(url)
             self._root = self._root.rstrip("/")
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder of this machine, or of a disk that it shares."""
-        return "file" in _protocols(self._fs)
+        named = self._fs.protocol
+        self._protocols = {named} if isinstance(named, str) else set(named)
+        self.is_folder = "file" in self._protocols
+        """whether it is a folder of this machine, or of a disk that it shares"""
 
     def copy(
         self,
@@ -203,12 +201,13 @@ class Store:
             sent = Copied(files=0, bytes=0)
             for name, path in _list_files(folder):
                 known = old.files.get(name)
+                key = f"{name}~" if known and known.key == name else name
                 try:
                     source = path.open("rb")
                 except FileNotFoundError:  # since we listed it
                     continue
                 with source:
-                    file = _unchanged(source, known) or self._send(source, at, name, known, moved)
+                    file = _unchanged(source, known) or self._send(source, at, key, moved)
                 files[name] = file
                 if known is None or known.sha256 != file.sha256:
                     sent = Copied(files=sent.files + 1, bytes=sent.bytes + file.bytes)
@@ -262,23 +261,24 @@ class Store:
             try:
                 self._fs.get_file(f"{self._root}/{where}", str(to))
             except FileNotFoundError:
-                raise _refused(self.url, where, "it is not there") from None
+                raise self._damaged(where, "it is not there") from None
         if (size := to.stat().st_size) != file.bytes:
             why = f"it has {size} bytes, but the manifest says {file.bytes}"
-            raise _refused(self.url, where, why)
+            raise self._damaged(where, why)
         if hash_file(to) != file.sha256:
-            raise _refused(self.url, where, "its checksum is another")
+            raise self._damaged(where, "its checksum is another")
+
+    def _damaged(self, where: str, why: str) -> ClusterError:
+        return ClusterError(
+            f"the copy {where} in {shown_url(self.url)} is damaged or incomplete: {why}; take "
+            f"another run's copy, or restore that file from a version before",
+            file=where,
+        )
 
     def _send(
-        self,
-        source: BufferedReader,
-        at: str,
-        name: str,
-        known: StoredFile | None,
-        moved: Callable[[], None],
+        self, source: BufferedReader, at: str, key: str, moved: Callable[[], None]
     ) -> StoredFile:
         """Send a file as it is now: one that grows meanwhile is cut where it ended before."""
-        key = f"{name}~" if known and known.key == name else name
         to = f"{at}/{key}"
         digest, stat = hashlib.sha256(), os.fstat(source.fileno())
         left = stat.st_size
@@ -303,7 +303,7 @@ class Store:
             self._fs.pipe_file(path, content)
 
     def _make_folder(self, path: str) -> None:
-        if not _OBJECT_STORES & set(_protocols(self._fs)):
+        if not _OBJECT_STORES & self._protocols:
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _forget(self, path: str) -> None:
@@ -327,15 +327,3 @@ def _list_files(folder: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
             yield path.relative_to(folder).as_posix(), path
-
-
-def _refused(url: str, where: str, why: str) -> ClusterError:
-    return ClusterError(
-        f"the copy {where} in {shown_url(url)} is damaged or incomplete: {why}; take another "
-        f"run's copy, or restore that file from a version before",
-        file=where,
-    )
-
-
-def _protocols(fs: Any) -> tuple[str, ...]:
-    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)

@@ -36,7 +36,7 @@ from typing import Any
 
 from drumline.cluster.home import clusters_root
 from drumline.core.errors import UsageError
-from drumline.core.files import write_atomic
+from drumline.core.files import hash_file, write_atomic
 from drumline.node.folder import Entry
 
 GIT, OURS = ".gitignore", ".drumlineignore"
@@ -127,7 +127,6 @@ class Ignored:
 
 
 def _parse(text: str) -> Iterator[Rule]:
-    """Read the lines of an ignore file."""
     for raw in text.removeprefix("\ufeff").split("\n"):
         line = raw.removesuffix("\r")
         bare = line.rstrip(" ")
@@ -277,14 +276,12 @@ class _Cache:
                     self._old = dict(found["files"])
 
     def digest(self, path: str, full: str, found: os.stat_result) -> str:
-        """Return the digest of a file's content."""
         marks = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
         known = self._old.get(path)
         if known is not None and known[:4] == marks:
             self._new[path] = known
             return str(known[4])
-        with open(full, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hash_file(Path(full))
         if max(found.st_mtime_ns, found.st_ctime_ns) < self._before_ns:
             self._new[path] = [*marks, digest]
         return digest

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from drumline.cluster.ssh.remote import NodeSession, Remote, last_line, node_command, settled
+from drumline.cluster.ssh.remote import NodeSession, Remote, node_command, settled
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.files import stays_inside, write_atomic
 from drumline.core.json_lines import Message
@@ -190,10 +190,10 @@ class FileFetcher:
 
     async def _lost(self) -> HostError:
         """Say why the node's side ended."""
-        said = b""
+        said = ""
         with contextlib.suppress(TimeoutError, HostError):
-            said = (await asyncio.wait_for(self.session.process.wait(), _STOP_S)).stderr
-        why = last_line(said) or "the connection ended"
+            said = (await asyncio.wait_for(self.session.process.wait(), _STOP_S)).last_complaint
+        why = said or "the connection ended"
         return HostError(
             f"{self.name}: {why}, in the middle of a pull; pull again, it goes on where this one "
             f"ended",

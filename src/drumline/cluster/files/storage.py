@@ -3,9 +3,7 @@
     during and after a run   node (its own role)  ──▶  storage      `keep_copies`
     or by the laptop         pull, then           ──▶  storage      `store_run`
     another cluster          storage ──▶ a run directory again      `latest_run`, `fetch_run`
-
-A job resumes from an earlier one's checkpoints, wherever they are by now (`offer_checkpoints`): on
-the leader, in what `pull` has brought to this machine, or in the storage.
+    a job that resumes       leader, laptop or storage ──▶ leader   `offer_checkpoints`
 
 What lies there, and why it is whole at every moment, says `drumline.node.storage`.
 """

@@ -29,15 +29,7 @@ from typing import TypeVar
 import drumline
 from drumline.cluster.files.manifest import FolderManifest, scan_project
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.ssh.remote import (
-    Done,
-    NodeSession,
-    Note,
-    Remote,
-    all_of,
-    host_error,
-    last_line,
-)
+from drumline.cluster.ssh.remote import Done, NodeSession, Note, Remote, all_of, host_error
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.json_lines import FRAME_BYTES, Message, pack_frames
@@ -110,7 +102,7 @@ def _reason(done: Done) -> str:
     for line in done.complaint.splitlines():
         if line.endswith(("No space left on device", "Disk quota exceeded")):
             return f"{line.removeprefix('tar: ')}; make room there, then again: drumline up"
-    return last_line(done.stderr) or f"exit code {done.code}"
+    return done.last_complaint or f"exit code {done.code}"
 
 
 ROUNDS = 3
@@ -267,7 +259,6 @@ def _command(remote: Remote) -> list[str]:
 async def _within(
     session: NodeSession, step: Awaitable[T], limit_s: float = _WRITE_S, what: str = "taken nothing"
 ) -> T:
-    """Bound a step of the exchange in time."""
     try:
         return await asyncio.wait_for(step, limit_s)
     except TimeoutError:
@@ -282,7 +273,7 @@ async def _answer(session: NodeSession) -> Message:
     answer = await _within(session, session.receive(), _ANSWER_S, "not answered")
     if answer is None:
         done = await session.finish(_END_S)
-        said = f": {last_line(done.stderr)}" if done and done.complaint else ""
+        said = f": {done.last_complaint}" if done and done.last_complaint else ""
         code = done.code if done else "unknown"
         why = f"the receiver ended with code {code}{said}"
         again = "bring the package there again: drumline up"

@@ -20,14 +20,7 @@ from typing import Literal
 
 from drumline.cluster.life.limits import touch_busy
 from drumline.cluster.providers import Reporter
-from drumline.cluster.ssh.remote import (
-    NodeSession,
-    Remote,
-    all_of,
-    last_line,
-    node_command,
-    settled,
-)
+from drumline.cluster.ssh.remote import NodeSession, Remote, all_of, node_command, settled
 from drumline.core.errors import DrumlineError, HostError
 from drumline.core.json_lines import Message
 from drumline.node.job import Request
@@ -113,7 +106,6 @@ async def _ask(leader: Remote, name: ServiceName) -> Message:
 
 
 async def _wait_for_page(leader: Remote, name: str, port: int, path: str, token: str) -> None:
-    """Ask for a page until it comes."""
     last = "nothing"
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PAGE_S):
@@ -192,5 +184,5 @@ async def _place(remote: Remote, files: bytes) -> None:
     argv = node_command(remote.machine, "requests", "place")
     done = await remote.run(argv, given=files, timeout_s=_PLACE_S)
     if done.code:
-        name, said = remote.machine.name, last_line(done.stderr)
-        raise HostError(f"{name} did not take the leader's files: {said}", node=name)
+        name = remote.machine.name
+        raise HostError(f"{name} did not take the leader's files: {done.last_complaint}", node=name)

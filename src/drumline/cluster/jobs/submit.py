@@ -1,6 +1,7 @@
-"""Jobs of a cluster: submit, cancel, list. One command per node, on all nodes at once.
+"""Jobs of a cluster: submit, cancel, list, pull. One command per node, on all nodes at once.
 
 A `JobSubmission` is all of `drumline submit`: files, checkpoints, the job, following it to its end.
+A `ResultsPuller` brings results to this machine, and copies them on to the storage.
 What happens on the nodes is `drumline.node.submit` and its neighbours.
 """
 
@@ -14,15 +15,16 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.files.storage import keep_copies, offer_checkpoints
+from drumline.cluster.files import storage
+from drumline.cluster.files.pull import Pulled, Puller
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower, RunView, Show, follow_to_end
-from drumline.cluster.providers import Machine
+from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, connected, run_on
 from drumline.cluster.ssh.remote import (
@@ -31,7 +33,6 @@ from drumline.cluster.ssh.remote import (
     Note,
     Remote,
     all_of,
-    last_line,
     node_command,
     raise_for_all,
     revive,
@@ -39,7 +40,7 @@ from drumline.cluster.ssh.remote import (
 from drumline.core.errors import DrumlineError, HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.json_lines import Message
-from drumline.node.job import Job, JobState, Request
+from drumline.node.job import JOB_ID, Job, JobState, Request
 from drumline.node.storage import shown_url
 
 _ANSWER_S = 60.0
@@ -74,7 +75,7 @@ class JobSubmission:
         async def work(fleet: Fleet) -> JobState | None:
             request = replace(self._request, code=await self._sync(fleet))
             if resume is not None:
-                place = await offer_checkpoints(
+                place = await storage.offer_checkpoints(
                     fleet.leader,
                     resume,
                     pulled=self._home.pulled().get(resume),
@@ -123,7 +124,7 @@ class JobSubmission:
         if url is None:
             return
         try:
-            await keep_copies(fleet.remotes, url, self.job_id, check=check)
+            await storage.keep_copies(fleet.remotes, url, self.job_id, check=check)
         except HostError as error:
             self._note(
                 f"{error.message}; drumline pull copies it from here instead, and so does down"
@@ -213,7 +214,7 @@ async def _ask_any(
             continue
         if is_answer(done):
             return done
-        lost.append(_unfit(remote.machine, done.stderr))
+        lost.append(_unfit(remote.machine, done))
     raise_for_all(lost)
     raise HostError("the cluster has no nodes; make it with: drumline up")
 
@@ -271,15 +272,58 @@ async def _answer(session: NodeSession) -> Message:
             node=session.machine.node,
         ) from None
     if answer is None:
-        raise _unfit(session.machine, (await session.process.wait()).stderr)
+        raise _unfit(session.machine, await session.process.wait())
     if "error" in answer:
         raise revive(answer["error"], f"{session.machine.name}: ")
     return answer
 
 
-def _unfit(machine: Machine, stderr: bytes) -> HostError:
-    why = last_line(stderr) or "it says nothing"
+def _unfit(machine: Machine, done: Done) -> HostError:
+    why = done.last_complaint or "it says nothing"
     return HostError(
         f"{machine.name} cannot run drumline ({why}); provision it again with: drumline up",
         node=machine.node,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsPuller:
+    """Brings the results of a cluster's jobs here; `report` tells how far each has come."""
+
+    spec: ClusterSpec
+    home: ClusterHome
+    remotes: Sequence[Remote]
+    report: Reporter
+
+    async def list_jobs(self) -> list[str]:
+        """Return the ids of all jobs.
+
+        Raises:
+            HostError: one leads out of the folder for results; it comes from a node.
+        """
+        return [check_job_id(str(job["id"])) for job in await status(self.remotes)]
+
+    async def pull(self, job_id: str, *, into: Path | None = None, watch: bool = False) -> Pulled:
+        """Pull a job's files, or again and again until it ends (`watch`), and store its run."""
+        folder = into or self.home.results(job_id)
+
+        def tell(pulled: Pulled) -> None:
+            files = counted(pulled.files, "file")
+            self.report(job_id, f"{files}, {format_bytes(pulled.bytes)} ({pulled.state})")
+
+        self.report(job_id, f"to {folder}")
+        async with Puller(self.remotes, job_id, folder) as puller:
+            pulled = await (puller.watch(tell) if watch else puller.pull())
+        tell(pulled)
+        self.home.note_pulled(job_id, folder)
+        if (url := self.spec.storage) is not None and (folder / "run").is_dir():
+            stored = storage.stored_by_nodes(folder, nodes=len(self.remotes))
+            storage.store_run(url, job_id, folder, self.report, stored=stored, ended=pulled.ended)
+        return pulled
+
+
+def check_job_id(job_id: str) -> str:
+    """Refuse a job's id that leads out of the folder for results: it comes from a node."""
+    if not JOB_ID.fullmatch(job_id):
+        raise HostError(f"a node tells of a job {job_id!r}, which no job is called; look at it")
+    return job_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -96,7 +96,7 @@ class Plan:
     """where the price is from, and of which day"""
     hours: float = 0.0
     """after so long at most the nodes end themselves: max_hours, or the budget"""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def most_usd(self) -> float:

@@ -18,21 +18,9 @@ from pathlib import Path
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
-from drumline.cluster.provision.playbook import (
-    Failure,
-    PlaybookOutcome,
-    PlaybookRun,
-    inventory_list,
-)
-from drumline.cluster.provision.stamp import (
-    MAKER,
-    PLAYBOOKS,
-    EnvironmentFiles,
-    describe_environment,
-    environment_hash,
-    node_stamp,
-    read_environment_files,
-)
+from drumline.cluster.provision import playbook, stamp
+from drumline.cluster.provision.playbook import Failure, PlaybookOutcome, PlaybookRun
+from drumline.cluster.provision.stamp import MAKER, PLAYBOOKS, EnvironmentFiles
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.remote import Remote
 from drumline.core.errors import ClusterError, HostError
@@ -61,10 +49,10 @@ class Provisioner:
         if spec.provider == "twin" and spec.environment.python == "auto":  # nodes have ours, too
             own = spec.environment.model_copy(update={"python": sys.executable})
             spec = spec.model_copy(update={"environment": own})
-        files = read_environment_files(spec.environment, self.folder)
-        wanted = environment_hash(spec, files)
+        files = stamp.read_environment_files(spec.environment, self.folder)
+        wanted = stamp.environment_hash(spec, files)
         machines = [remote.machine for remote in remotes]
-        stamps = {m.name: node_stamp(wanted, m, machines) for m in machines}
+        stamps = {m.name: stamp.node_stamp(wanted, m, machines) for m in machines}
         probed = await asyncio.gather(*(_probe(remote) for remote in remotes))
         found = {m.name: answer for m, answer in zip(machines, probed, strict=True)}
         stale = [one for one in remotes if found[one.machine.name][0] != stamps[one.machine.name]]
@@ -74,7 +62,7 @@ class Provisioner:
         users = [files.playbook] if files.playbook else []
         run = PlaybookRun(
             folder=self.home.ansible,
-            inventory=inventory_list(machines, self.home.ssh_config, pythons),
+            inventory=playbook.inventory_list(machines, self.home.ssh_config, pythons),
             variables=_variables(spec, files, machines),
             playbooks=[PLAYBOOKS / "environment.yml", *users],
             limit=tuple(remote.machine.name for remote in stale),
@@ -94,7 +82,7 @@ class Provisioner:
         name, machines = remotes[0].machine.name, [remote.machine for remote in remotes]
         run = PlaybookRun(
             folder=self.home.ansible,
-            inventory=inventory_list(machines, self.home.ssh_config, {name: python}),
+            inventory=playbook.inventory_list(machines, self.home.ssh_config, {name: python}),
             variables={"drumline_services": list(packages)},
             playbooks=[PLAYBOOKS / "services.yml"],
             limit=(name,),
@@ -127,7 +115,7 @@ def _variables(
 ) -> dict[str, object]:
     """Return the variables of `environment.yml`."""
     environment = {
-        **describe_environment(spec, files),
+        **stamp.describe_environment(spec, files),
         "leader": machines[0].address,
         "nodes": len(machines),
         "login": spec.provider == "ec2",  # elsewhere the home folder is somebody's
@@ -164,20 +152,20 @@ async def _probe(remote: Remote) -> tuple[str, str]:
     """Ask a node for its stamp, and for a Python that can run Ansible's modules."""
     script = Path(__file__).with_name("probe.sh").read_text()
     done = await remote.run(["sh", "-c", script, "sh", remote.machine.root], timeout_s=_PROBE_S)
-    stamp, _, python = done.stdout.decode(errors="replace").strip("\n").rpartition("\n")
+    noted, _, python = done.stdout.decode(errors="replace").strip("\n").rpartition("\n")
     if not python.startswith("/"):
         raise HostError(
             f"{remote.machine.name} has no Python 3, which setting it up needs; install one "
             f"there, e.g. apt install python3",
             node=remote.machine.name,
         )
-    return stamp.strip(), python
+    return noted.strip(), python
 
 
-async def _note(remote: Remote, stamp: str) -> None:
-    """Write down what a node's environment was made from."""
+async def _note(remote: Remote, text: str) -> None:
+    """Write a node's stamp."""
     argv = ["sh", "-c", _NOTE, "sh", remote.machine.root]
-    done = await remote.run(argv, given=stamp.encode(), timeout_s=_PROBE_S)
+    done = await remote.run(argv, given=text.encode(), timeout_s=_PROBE_S)
     if done.code:
         raise HostError(
             f"{remote.machine.name}: cannot write {remote.machine.root}/env/stamp: "

@@ -5,8 +5,6 @@
 
 The user's own SSH configuration is never read. Keepalive every five seconds; after three without an
 answer the node is lost, and everything that waits for it fails with its name.
-
-A command that runs over a connection is a `RemoteProcess`, with its standard streams.
 """
 
 from __future__ import annotations

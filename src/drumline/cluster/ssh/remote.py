@@ -41,6 +41,11 @@ class Done:
         return self.stderr.decode(errors="replace").strip()
 
     @property
+    def last_complaint(self) -> str:
+        """The last line of that, which mostly says why the command ended."""
+        return last_line(self.stderr)
+
+    @property
     def message(self) -> Message | None:
         """The JSON object that it printed last; None where that is something else."""
         try:

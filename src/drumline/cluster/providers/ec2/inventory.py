@@ -49,7 +49,6 @@ def tag_specifications(
 
 
 def _read_tags(described: AwsValues) -> dict[str, str]:
-    """Return a described resource's tags."""
     tags = described.get("Tags") or described.get("TagSet", ())  # as interfaces call them
     return {tag["Key"]: tag["Value"] for tag in tags}
 
@@ -86,19 +85,18 @@ class InventoryItem(Resource):
     described: AwsValues = field(default_factory=dict)
 
     @functools.cached_property
-    def tags(self) -> dict[str, str]:
-        """Its tags."""
+    def _tags(self) -> dict[str, str]:
         return _read_tags(self.described)
 
     @property
     def cluster_id(self) -> str:
         """The id of that cluster."""
-        return self.tags.get(IDENTITY, "")
+        return self._tags.get(IDENTITY, "")
 
     @property
     def node(self) -> int:
         """Which node it is, or is of; -1 for what is nobody's."""
-        number = self.tags.get(NODE, "")
+        number = self._tags.get(NODE, "")
         return int(number) if number.isdigit() else -1
 
     @property

@@ -195,7 +195,6 @@ def plan_cost(
 
 
 def _market(cloud: Cloud, instance_type: str) -> str:
-    """Tell what the spot market asks for now."""
     latest: dict[str, float] = {}
     for entry in cloud.each(
         "ec2",

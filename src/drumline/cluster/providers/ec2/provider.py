@@ -39,7 +39,6 @@ def _missing_resources(
     places: Sequence[offerings.ZoneSubnet],
     image: offerings.Image,
 ) -> list[Resource]:
-    """Return what `create` would make."""
     whom = "you alone" if spec.ec2.allow_from == "auto" else spec.ec2.allow_from
     shared = {"key-pair": "", "security-group": f"SSH from {whom}, everything among nodes"}
     if spec.nodes > 1 and spec.ec2.placement_group and facts.placement:

@@ -15,14 +15,9 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
+from drumline.cluster.providers.ec2 import inventory
 from drumline.cluster.providers.ec2.cloud import AwsValues, CloudWriter, error_kind, refusal
-from drumline.cluster.providers.ec2.inventory import (
-    InventoryItem,
-    of_cluster,
-    read_inventory,
-    resource_name,
-    tag_specifications,
-)
+from drumline.cluster.providers.ec2.inventory import InventoryItem
 from drumline.core.errors import CloudError
 
 _SEEN_AFTER_S = 30
@@ -36,7 +31,7 @@ class SharedResources:
         self._writer = writer
         self._cluster = cluster
         self._identity = identity
-        self._name = resource_name(cluster, identity)
+        self._name = inventory.resource_name(cluster, identity)
 
     def key_pair(self, public_key: str, existing: Sequence[InventoryItem]) -> str:
         """Import the cluster's public key; return its name at EC2."""
@@ -110,15 +105,16 @@ class SharedResources:
 
     def _wait_seen(self, what: str) -> InventoryItem:
         """Wait until EC2 lists what it says that it has."""
+        filters = inventory.of_cluster(self._cluster, self._identity)
         for _ in range(_SEEN_AFTER_S):
-            existing = read_inventory(self._writer.cloud, of_cluster(self._cluster, self._identity))
+            existing = inventory.read_inventory(self._writer.cloud, filters)
             if (there := _only(existing, what)) is not None:
                 return there
             self._writer.cloud.sleep(1)
         raise refusal("not-listed", what=what, name=self._name)
 
     def _tags(self, what: str) -> list[AwsValues]:
-        return tag_specifications([what], self._cluster, self._identity)
+        return inventory.tag_specifications([what], self._cluster, self._identity)
 
 
 def _only(existing: Sequence[InventoryItem], what: str) -> InventoryItem | None:

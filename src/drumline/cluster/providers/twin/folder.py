@@ -201,7 +201,6 @@ def _server(order: NodeOrder) -> list[str]:
 
 
 def _server_config(order: NodeOrder) -> str:
-    """Return the SSH server's configuration."""
     folder = order.path / "ssh"
     path = f"{order.path / 'bin'}:{os.path.dirname(sys.executable)}:{_PATH}"
     if os.geteuid() == 0:

@@ -37,16 +37,8 @@ from drumline.core.json_lines import JsonLines, Message, encode
 from drumline.core.lock import FileLock
 from drumline.core.nodes import PREFIX, NodePlan
 from drumline.core.processes import start_time
-from drumline.launch.hub import (
-    PORT,
-    SWITCH,
-    link_lines,
-    node_lines,
-    port_of,
-    run_batch,
-    shape_lines,
-    switch_lines,
-)
+from drumline.launch import hub
+from drumline.launch.hub import PORT, SWITCH
 
 _HUB = "10.77.0.254"  # the switch's own address: from there the host reaches the nodes
 _INIT = "drumline.cluster.providers.twin.init"
@@ -114,7 +106,7 @@ class Node:
 
     def set_link(self, *, up: bool) -> None:
         """Connect the node's link, or cut it; raises RuntimeError where `ip` refuses."""
-        run_batch("ip", [f"link set dev {port_of(self._port)} {'up' if up else 'down'}"])
+        hub.run_batch("ip", [f"link set dev {hub.port_of(self._port)} {'up' if up else 'down'}"])
         self.state = "running" if up else "cut"
 
     async def _receive(self, line: socket.socket, lines: JsonLines) -> Message:
@@ -139,20 +131,20 @@ class Node:
         near = [address for address in addresses if address.startswith(f"{PREFIX}.")]
         far = [address for address in addresses if address not in near]
         ways_in = [f"route replace {address}/32 dev {SWITCH} src {_HUB}" for address in far]
-        run_batch("ip", [*link_lines(plan, space), *ways_in])
+        hub.run_batch("ip", [*hub.link_lines(plan, space), *ways_in])
         # a node that is made anew has the MAC address again that others still remember
         mac = ":".join(f"{byte:02x}" for byte in (0x02, 0x4D, *map(int, addresses[0].split("."))))
         inside = [
             f"link set dev {PORT} address {mac}",
-            *node_lines(plan)[:-1],  # all but its address, which is not always of our network
+            *hub.node_lines(plan)[:-1],  # all but its address, which is not always of our network
             *(f"addr add {address} dev {PORT}" for address in order.addresses),
             *(f"route replace {network} dev {PORT}" for network in (f"{_HUB}/32", *order.routes)),
         ]
-        run_batch("ip", inside, space)
+        hub.run_batch("ip", inside, space)
         cubic = [f"route replace {PREFIX}.0/24 dev {PORT} src {a} congctl cubic" for a in near[:1]]
-        run_batch("ip", cubic, space, may_fail=True)  # not each kernel has it
-        run_batch("tc", shape_lines(plan, PORT), space)
-        run_batch("tc", shape_lines(plan, port_of(self._port)))
+        hub.run_batch("ip", cubic, space, may_fail=True)  # not each kernel has it
+        hub.run_batch("tc", hub.shape_lines(plan, PORT), space)
+        hub.run_batch("tc", hub.shape_lines(plan, hub.port_of(self._port)))
 
     def _watch(self, process: subprocess.Popen[bytes], when_ended: Callable[[], None]) -> None:
         """Notice the end of the node, whoever ends it."""
@@ -329,7 +321,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps({"error": f"another process holds the nodes of {home}"}), flush=True)
         return 1
     try:
-        run_batch("ip", [*switch_lines(), f"addr add {_HUB}/24 dev {SWITCH}"])
+        hub.run_batch("ip", [*hub.switch_lines(), f"addr add {_HUB}/24 dev {SWITCH}"])
         os.chdir(home)
         with contextlib.suppress(FileNotFoundError):
             os.unlink("control")

@@ -9,16 +9,8 @@ from pathlib import Path
 
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
-from drumline.cluster.providers.twin.control import (
-    Control,
-    TwinProcess,
-    check_server,
-    end_processes,
-    find_processes,
-    find_twin_way,
-    processes_of,
-    proxy_command,
-)
+from drumline.cluster.providers.twin import control
+from drumline.cluster.providers.twin.control import Control, TwinProcess
 from drumline.cluster.providers.twin.folder import NodeOrder, login_name, remove_folder
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.keys import cluster_key, host_key, public_key
@@ -38,8 +30,8 @@ class TwinProvider(Provider):
 
     def plan(self) -> Plan:
         """Say what `create` would do."""
-        check_server()
-        find_twin_way()
+        control.check_server()
+        control.find_twin_way()
         new = Resource(kind="simulated-node", identity="", cluster=self._home.name)
         details = [f"worker{node}, {address_of(node)}" for node in self._missing()]
         return Plan(
@@ -70,7 +62,7 @@ class TwinProvider(Provider):
                 host=address_of(node),
                 address=address_of(node),
                 user=login_name(),
-                proxy=proxy_command(self._twin, process.name),
+                proxy=control.proxy_command(self._twin, process.name),
                 root=str(self._twin / process.name / "drumline"),
                 identity=process.identity,
                 since=process.since,
@@ -80,7 +72,7 @@ class TwinProvider(Provider):
 
     def resources(self) -> list[Resource]:
         """Read back which processes there are."""
-        found = sorted(processes_of(self._twin), key=lambda process: process.is_first)
+        found = sorted(control.processes_of(self._twin), key=lambda process: process.is_first)
         by_name = {process.name: process for process in found}  # a node has two
         return [
             Resource(
@@ -101,7 +93,7 @@ class TwinProvider(Provider):
         """The nodes that run, by their number."""
         return {
             int(process.name.removeprefix("worker")): process
-            for process in processes_of(self._twin)
+            for process in control.processes_of(self._twin)
             if process.is_first and process.name.removeprefix("worker").isdigit()
         }
 
@@ -130,7 +122,7 @@ class TwinProvider(Provider):
 
 def reap(report: Reporter) -> list[Resource]:
     """Remove the simulated nodes of all twin clusters of this home; returns those there were."""
-    root, there = clusters_root().resolve(), find_processes()
+    root, there = clusters_root().resolve(), control.find_processes()
     homes = {process.home for process in there if root in process.home.parents}
     homes |= {path for path in root.glob("*/twin") if path.is_dir()}
     failed = []
@@ -149,10 +141,10 @@ def reap(report: Reporter) -> list[Resource]:
 
 
 def _remove(home: Path, report: Reporter) -> None:
-    there = sorted({process.name for process in processes_of(home) if process.name})
+    there = sorted({process.name for process in control.processes_of(home) if process.name})
     with contextlib.suppress(ClusterError):  # it does not run, or does not listen: then by force
         Control(home).ask("stop", timeout_s=_STOP_S)
-    left = end_processes(home, within_s=_STOP_S)
+    left = control.end_processes(home, within_s=_STOP_S)
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise ClusterError(
