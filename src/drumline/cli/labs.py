@@ -18,7 +18,6 @@ from rich.text import Text
 
 import drumline
 from drumline.cli.app import print_json, print_text
-from drumline.cli.commands.labs import LabRunOptions
 from drumline.cli.display import watched
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
@@ -75,23 +74,15 @@ def start_command(number: int, folder: Path, lang: Language | None) -> None:
         print_text(console, line)
 
 
-def run_lab_command(number: int, args: list[str], options: LabRunOptions) -> None:
+def run_lab_command(request: LabRequest, *, as_json: bool) -> None:
     """Run `drumline lab run`: run a lab, write it up, and say where the page is."""
-    request = LabRequest(
-        number=number,
-        args=args,
-        full=options.full,
-        out=options.out,
-        lang=options.lang,
-        reuse=options.reuse,
-    )
     with watched() as watch:
         written = run_lab(
             request,
             watch=watch,
             on_figure=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
         )
-    if options.as_json:
+    if as_json:
         print_json({"lab": request.number, "page": str(written.page), "failed": written.failed})
     else:
         print_text(Console(), written.message)
