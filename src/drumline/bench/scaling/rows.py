@@ -136,17 +136,16 @@ class Study:
     cases: Sequence[ScalingCase]
     cores: int
     runs: dict[str, dict[int, RunTimes]] = field(default_factory=dict)
-    """by the case's label, then by round"""
+    """by the configuration's name, then by round"""
 
-    def add(self, case: ScalingCase, number: int, times: RunTimes) -> None:
-        """Note a run."""
-        own = {**self.runs.get(case.label, {}), number: times}
-        self.runs[case.label] = dict(sorted(own.items()))
+    def add(self, case: ScalingCase, times: RunTimes) -> None:
+        """Note a run, of a later round than those of the same configuration before it."""
+        self.runs.setdefault(case.name, {})[case.round] = times
 
     def find(self, mode: Mode, kind: str, count: Count) -> ScalingCase | None:
         """Return the case of a series that has so many ranks; None: it was never measured."""
         for case in self.cases:
-            if case.serves(mode, kind) and case.count == count and case.label in self.runs:
+            if case.serves(mode, kind) and case.count == count and case.name in self.runs:
                 return case
         return None
 
@@ -156,7 +155,7 @@ class Study:
 
     def of(self, case: ScalingCase) -> list[RunTimes]:
         """Return the runs of a case, in the order of the rounds."""
-        return list(self.runs[case.label].values())
+        return list(self.runs[case.name].values())
 
     def times(self, case: ScalingCase) -> float:
         """Return how many times as many ranks there are as at the smallest count."""
@@ -168,10 +167,10 @@ class Study:
 
     def speedups(self, case: ScalingCase, base: ScalingCase) -> dict[int, float]:
         """Return the speed-up in each round that has both, so that both saw the same machine."""
-        held = self.runs[base.label]
+        held = self.runs[base.name]
         return {
             number: self.work(case) * held[number].median_s / times.median_s
-            for number, times in self.runs[case.label].items()
+            for number, times in self.runs[case.name].items()
             if number in held
         }
 
@@ -311,7 +310,7 @@ def _row(study: Study, mode: Mode, kind: str, case: ScalingCase, *, kept: bool) 
     step_low, _, step_high = quartiles([step for times in runs for step in times.steps_s])
     batch, parts = case.spec.data.batch, mean_parts(runs)
     row = ScalingRow(
-        case=case.label,
+        case=case.name,
         mode=mode,
         kind=kind,
         ranks=case.count.ranks,

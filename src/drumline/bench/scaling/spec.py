@@ -17,7 +17,7 @@ Where the smallest count has several ranks, each strategy has its own; strong an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -137,8 +137,8 @@ ALONE = "alone"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalingCase:
-    """One configuration: so many ranks with so large a batch, by one strategy."""
+class ScalingCase(RunCase):
+    """One configuration in one round: so many ranks with so large a batch, by one strategy."""
 
     kind: str
     """the strategy, or ALONE"""
@@ -146,30 +146,22 @@ class ScalingCase:
     """None: at the smallest count strong and weak are the same"""
     count: Count
     spec: RunSpec
+    round: int = 0
+
+    @property
+    def name(self) -> str:
+        """What people call the configuration: `strong ddp ×4`, `alone`."""
+        ranks = None if self.kind == ALONE else f"×{self.count.ranks}"
+        return " ".join(part for part in (self.mode, self.kind, ranks) if part)
 
     @property
     def label(self) -> str:
-        """What people call it: `strong ddp ×4`, `alone`."""
-        ranks = None if self.kind == ALONE else f"×{self.count.ranks}"
-        return " ".join(part for part in (self.mode, self.kind, ranks) if part)
+        """What people call the run: `strong ddp ×4, round 1`."""
+        return f"{self.name}, round {self.round + 1}"
 
     def serves(self, mode: Mode, kind: str) -> bool:
         """Whether it belongs to a series."""
         return self.mode in (mode, None) and self.kind in (kind, ALONE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repeat(RunCase):
-    """A case in one of the rounds: a run of its own."""
-
-    case: ScalingCase
-    round: int
-    spec: RunSpec
-
-    @property
-    def label(self) -> str:
-        """What people call it."""
-        return f"{self.case.label}, round {self.round + 1}"
 
 
 def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
@@ -187,7 +179,7 @@ def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
     return cases
 
 
-def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[Repeat]:
+def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[ScalingCase]:
     """Put `bench scaling`'s runs in order: round by round, each round beginning elsewhere.
 
     So what disturbs the machine for a while hits all configurations alike, and none is always the
@@ -197,7 +189,7 @@ def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[Repeat]:
     for number in range(repeats):
         first = number * len(cases) // repeats
         turn = [*cases[first:], *cases[:first]]
-        runs += [Repeat(case=case, round=number, spec=case.spec) for case in turn]
+        runs += [replace(case, round=number) for case in turn]
     return runs
 
 
