@@ -140,7 +140,6 @@ class LiveTable(Display):
 
 
 def _epoch_line(event: Event, progress: RunProgress) -> str:
-    """Return an epoch of a run in one line."""
     parts = [
         f"epoch {event['epoch'] + 1}",
         f"step {event['step']}/{progress.total_steps}",

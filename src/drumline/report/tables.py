@@ -224,7 +224,6 @@ class FittingTable(Generic[Row]):
     """where all columns can be seen, besides in a wider terminal"""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print what fits, and say what does not."""
         shown = list(self.columns)
         unlimited = options.update(width=_WIDER)
         for order in sorted({column.drop_order for column in shown} - {KEPT}):

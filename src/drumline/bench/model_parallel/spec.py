@@ -66,11 +66,10 @@ class ModelParallelSpec(BenchPlace, TrainingBench):
         """How many ranks all forms have, but for `alone`."""
         return self.workers * self.nodes
 
-    def asked_for(self, form: Form, schedule: Schedule | None = None) -> bool:
-        """Whether a case was named, and not left to what fits."""
-        if schedule == "interleaved":
-            return "schedules" in self.model_fields_set
-        return "forms" in self.model_fields_set
+    def asked_for(self, schedule: Schedule | None = None) -> bool:
+        """Whether the cases of a schedule were named, and not left to what fits."""
+        named = "schedules" if schedule == "interleaved" else "forms"
+        return named in self.model_fields_set
 
     def refusal(self, form: Form, schedule: Schedule | None = None) -> ClashError | None:
         """Say why a case cannot be, as far as the spec shows; None: it can."""
@@ -102,13 +101,11 @@ class ModelParallelSpec(BenchPlace, TrainingBench):
     def _fits(self) -> Self:
         self._check_ranks(self.workers)
         self._check_trained()
-        for form in self.forms:
-            if self.asked_for(form) and (why := self.refusal(form)):
-                raise why
-        if self.asked_for("pipeline", "interleaved") and "interleaved" in self.schedules:
-            why = self.refusal("pipeline", "interleaved")
-            if why:
-                raise why
+        refusals = [self.refusal(form) for form in self.forms if self.asked_for()]
+        if "interleaved" in self.schedules and self.asked_for("interleaved"):
+            refusals.append(self.refusal("pipeline", "interleaved"))
+        if why := next(filter(None, refusals), None):
+            raise why
         self._check_batch()
         return self
 
@@ -225,4 +222,4 @@ def _build_case(spec: ModelParallelSpec, variant: Variant) -> ModelParallelCase:
         nodes=1 if alone else spec.nodes,
         workers=1 if alone else spec.workers,
     )
-    return ModelParallelCase(**vars(variant), spec=run, asked=spec.asked_for(form, schedule))
+    return ModelParallelCase(**vars(variant), spec=run, asked=spec.asked_for(schedule))

@@ -241,7 +241,6 @@ def _draw_laws(
     fine: Sequence[float],
     kinds: Sequence[str],
 ) -> None:
-    """Draw what the fitted laws say of all counts."""
     drawn = []
     for fit in fits:
         _, say = LAWS[fit.law]

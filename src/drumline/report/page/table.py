@@ -41,7 +41,6 @@ class CellRef:
     high: str | None = None
 
     def __str__(self) -> str:
-        """Return what a reader sees."""
         return self.text
 
 
@@ -69,6 +68,8 @@ class Table(Generic[R]):
         self, name: str, row_type: type[R], records: Iterable[R] = (), *, key: str = "key"
     ) -> None:
         self.name = name
+        self.file = f"data/{name}.csv"
+        """in the folder of a report"""
         hints = get_type_hints(row_type, include_extras=True)
         self._titles = {each: key if each == "key" else each.rstrip("_") for each in hints}
         self._intervals = {each for each, hint in hints.items() if _is_interval(hint)}
@@ -79,11 +80,6 @@ class Table(Generic[R]):
         """the cells of each record, by column"""
         for record in records:
             self.append(record)
-
-    @property
-    def file(self) -> str:
-        """Its file in the folder of a report."""
-        return f"data/{self.name}.csv"
 
     @property
     def columns(self) -> list[str]:
@@ -101,7 +97,6 @@ class Table(Generic[R]):
         self.records.append(record)
 
     def _spread(self, field_: str, value: Any) -> Mapping[str, object]:
-        """Return the cells of one field."""
         if field_ in self._intervals:
             return interval_cells(self._titles[field_], value)
         return value if isinstance(value, Mapping) else {self._titles[field_]: value}

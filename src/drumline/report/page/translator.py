@@ -42,7 +42,6 @@ class Sentence:
     parts: tuple[str | CellRef, ...]
 
     def __str__(self) -> str:
-        """Return it as plain text."""
         return "".join(map(str, self.parts))
 
     @property
