@@ -68,13 +68,11 @@ def describe_agreement(rows: Sequence[CaseRow]) -> str | None:
 
 def _legend(nodes: int) -> str:
     sender = "node" if nodes > 1 else "rank"
-    return "\n".join(
-        (
-            "ms: median step, until its slowest rank is done. speed: against one rank alone.",
-            f"MB: peak memory of the largest rank. bytes: per step, from the busiest {sender}.",
-            "bubble: share of the ranks' time without work, measured|theory.",
-            "idle: ms per step in which the idlest rank did nothing but wait and transfer.",
-        )
+    return (
+        "ms: median step, until its slowest rank is done. speed: against one rank alone.\n"
+        f"MB: peak memory of the largest rank. bytes: per step, from the busiest {sender}.\n"
+        "bubble: share of the ranks' time without work, measured|theory.\n"
+        "idle: ms per step in which the idlest rank did nothing but wait and transfer."
     )
 
 

@@ -78,14 +78,12 @@ def _table(rows: Sequence[ScalingRow]) -> FittingTable[ScalingRow]:
 
 
 def _legend(smallest: str) -> str:
-    return "\n".join(
-        (
-            "ms: a step of all ranks, median over rounds. eff.: speed-up per rank.",
-            f"speed-up: over {smallest} in the same round, by samples per second.",
-            "±: how far the 95 % interval reaches, by Student's t over rounds.",
-            f"lost: share of the ranks' time beyond that of {smallest} for the same work:",
-            "in compute that takes longer, waiting for ranks, transfer, fetching data.",
-        )
+    return (
+        "ms: a step of all ranks, median over rounds. eff.: speed-up per rank.\n"
+        f"speed-up: over {smallest} in the same round, by samples per second.\n"
+        "±: how far the 95 % interval reaches, by Student's t over rounds.\n"
+        f"lost: share of the ranks' time beyond that of {smallest} for the same work:\n"
+        "in compute that takes longer, waiting for ranks, transfer, fetching data."
     )
 
 

@@ -86,10 +86,6 @@ class ScalingSpec(TrainingBench):
         """What there are more and more of."""
         return "nodes" if len(self.nodes) > 1 else "workers"
 
-    def batch_of(self, mode: Mode, count: Count) -> int:
-        """Return the samples per step of all ranks together."""
-        return self.batch if mode == "strong" else self.batch * count.ranks // self.base.ranks
-
     @classmethod
     def _default_workers(cls) -> object:
         """1, 2, 4, … as far as there are cores, but 2 in any case."""
@@ -197,9 +193,10 @@ def _build_case(spec: ScalingSpec, kind: str, mode: Mode | None, count: Count) -
     strategy: dict[str, object] = {"kind": kind}
     if kind == ALONE:  # nothing is put into buckets, since nothing will be sent
         strategy = {"kind": "allreduce", "bucketed": False}
+    weak_batch = spec.batch * count.ranks // spec.base.ranks
     run = spec.build_run(
         name=kind,
-        batch=spec.batch_of(mode or "strong", count),
+        batch=weak_batch if mode == "weak" else spec.batch,
         strategy=strategy,
         checkpoint={"every_steps": spec.steps},  # none between the steps that are timed
         threads=spec.threads,

@@ -144,11 +144,10 @@ def _named(record: RunRecord, part: str, key: str) -> str:
 
 def _worst(record: RunRecord) -> tuple[int | None, float | None]:
     """The rank that the others waited for most, and its share of all lost time."""
-    ledger = record.ledger
-    if ledger is None or len(ledger.ranks) < 2 or not ledger.lost_s:
+    if record.ledger is None:
         return None, None
-    rank = max(ledger.blame, key=lambda one: ledger.blame[one])
-    return (rank, ledger.blame[rank]) if ledger.blame[rank] else (None, None)
+    rank, share = max(record.ledger.blame.items(), key=lambda item: item[1])
+    return (rank, share) if share else (None, None)
 
 
 def _ledger(records: Sequence[RunRecord]) -> Iterator[LedgerRow]:
