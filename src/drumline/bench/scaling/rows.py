@@ -149,10 +149,6 @@ class Study:
                 return case
         return None
 
-    def base(self, mode: Mode, kind: str) -> ScalingCase | None:
-        """Return the case that a series is held against."""
-        return self.find(mode, kind, self.spec.base)
-
     def of(self, case: ScalingCase) -> list[RunTimes]:
         """Return the runs of a case, in the order of the rounds."""
         return list(self.runs[case.name].values())
@@ -278,7 +274,7 @@ def fit_series(study: Study) -> list[ScalingFit]:
 
 
 def _fit(study: Study, mode: Mode, kind: str) -> ScalingFit | None:
-    base = study.base(mode, kind)
+    base = study.find(mode, kind, study.spec.base)
     found = [study.find(mode, kind, count) for count in study.spec.counts[1:]]
     cases = [case for case in found if case is not None]
     roomy = [case for case in cases if not study.crowded(case)]
@@ -305,7 +301,7 @@ def _fit(study: Study, mode: Mode, kind: str) -> ScalingFit | None:
 
 
 def _row(study: Study, mode: Mode, kind: str, case: ScalingCase, *, kept: bool) -> ScalingRow:
-    runs, base = study.of(case), study.base(mode, kind)
+    runs, base = study.of(case), study.find(mode, kind, study.spec.base)
     time = median_interval([times.median_s for times in runs])
     step_low, _, step_high = quartiles([step for times in runs for step in times.steps_s])
     batch, parts = case.spec.data.batch, mean_parts(runs)

@@ -44,16 +44,9 @@ class Sentence:
     def __str__(self) -> str:
         return "".join(map(str, self.parts))
 
-    @property
-    def refs(self) -> tuple[CellRef, ...]:
-        """The numbers in it."""
-        return tuple(part for part in self.parts if isinstance(part, CellRef))
-
 
 Text = str | Sentence
 Filling = str | int | CellRef | Sentence
-
-
 Texts = Mapping[Language, Mapping[str, str]]
 """by language, then by dotted key"""
 
