@@ -24,7 +24,7 @@ def make_study(take: Take, *words: str, cores: int = 4) -> Study:
     for run in runs:
         parts = take(run)
         if parts is not None:
-            steps = [parts.total * factor for factor in (0.99, 1.0, 1.0, 1.02)]
+            steps = [sum(parts) * factor for factor in (0.99, 1.0, 1.0, 1.02)]
             times = RunTimes(
                 steps_s=steps, parts=parts, backend="shm", on_cpu=True, path=f"/kept/{run.slug}"
             )

@@ -40,11 +40,6 @@ class Parts(NamedTuple):
     transfer: float
     other: float
 
-    @property
-    def total(self) -> float:
-        """All of them."""
-        return sum(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
@@ -122,7 +117,7 @@ def lost_shares(parts: Parts, base: Parts, *, times: float, work: float) -> Part
 
     There are `times` as many ranks as there, and a step is `work` times as much.
     """
-    whole = times * parts.total
+    whole = times * sum(parts)
     return Parts(
         *((times * own - work * its) / whole for own, its in zip(parts, base, strict=True))
     )
@@ -343,4 +338,4 @@ def _compare(row: ScalingRow, study: Study, case: ScalingCase, base: ScalingCase
     cells: dict[str, Any] = interval_cells("speedup", speedup)
     cells |= interval_cells("efficiency", efficiency)
     cells |= {f"lost_{name}": share for name, share in lost._asdict().items()}
-    return replace(row, ideal_s=smallest * work / row.times, lost=lost.total, **cells)
+    return replace(row, ideal_s=smallest * work / row.times, lost=sum(lost), **cells)
