@@ -211,11 +211,6 @@ class CollectivesSpec(BenchSpec):
         return tuple(name for name in every if name != "hierarchical" or self.nodes > 1)
 
     @property
-    def measured_sizes(self) -> tuple[int, ...]:
-        """The sizes from small to large; a barrier has none."""
-        return (0,) if self.collective == "barrier" else tuple(sorted(self.sizes))
-
-    @property
     def node_plans(self) -> tuple[NodePlan, ...]:
         """The simulated nodes; none where all workers are on one node."""
         return plan_nodes(self.nodes, self.link, self.slow_nodes)

@@ -320,7 +320,7 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
         request = {
             "collective": spec.collective,
             "rivals": spec.rivals,
-            "sizes": list(spec.measured_sizes),
+            "sizes": [0] if spec.collective == "barrier" else sorted(spec.sizes),
             "workers": workers,
             "rounds": spec.rounds,
             "budget_s": _BUDGET_S / len(spec.workers),

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from drumline.bench.scaling.laws import Law, fit_rounds
-from drumline.bench.scaling.spec import Count, Mode, ScalingCase, ScalingSpec
+from drumline.bench.scaling.spec import ALONE, Count, Mode, ScalingCase, ScalingSpec
 from drumline.core.errors import UsageError
 from drumline.core.rundir import Event, RunDir
 from drumline.report.intervals import interval_cells, median_interval, quartiles
@@ -140,7 +140,8 @@ class Study:
     def find(self, mode: Mode, kind: str, count: Count) -> ScalingCase | None:
         """Return the case of a series that has so many ranks; None: it was never measured."""
         for case in self.cases:
-            if case.serves(mode, kind) and case.count == count and case.name in self.runs:
+            in_series = case.mode in (mode, None) and case.kind in (kind, ALONE)
+            if in_series and case.count == count and case.name in self.runs:
                 return case
         return None
 

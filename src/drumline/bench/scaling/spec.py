@@ -155,10 +155,6 @@ class ScalingCase(RunCase):
         """What people call the run: `strong ddp ×4, round 1`."""
         return f"{self.name}, round {self.round + 1}"
 
-    def serves(self, mode: Mode, kind: str) -> bool:
-        """Whether it belongs to a series."""
-        return self.mode in (mode, None) and self.kind in (kind, ALONE)
-
 
 def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
     """Lay out `bench scaling`'s configurations: by count, then mode, then strategy.
