@@ -89,11 +89,6 @@ class RunTables:
     scores: Table[Score]
     ledger: Table[LedgerRow]
 
-    def all(self) -> list[Table[Any]]:
-        """Return those that have rows."""
-        every = (self.runs, self.differences, self.curves, self.scores, self.ledger)
-        return [table for table in every if table.rows]
-
 
 def build_tables(records: Sequence[RunRecord]) -> RunTables:
     """Build the tables of a report about runs from their records."""
@@ -103,16 +98,16 @@ def build_tables(records: Sequence[RunRecord]) -> RunTables:
         for key, values in find_differences(list(specs.values())).items()
     ]
     return RunTables(
-        runs=Table("runs", RunRow, map(_run, records)),
+        runs=Table("runs", RunRow, map(_run_row, records)),
         compared=list(specs),
         differences=Table("differences", DifferenceRow, differences),
         curves=Table("curves", CurvePoint, (point for one in records for point in one.curve)),
         scores=Table("scores", Score, (score for one in records for score in one.scores)),
-        ledger=Table("ledger", LedgerRow, _ledger(records)),
+        ledger=Table("ledger", LedgerRow, _ledger_rows(records)),
     )
 
 
-def _run(record: RunRecord) -> RunRow:
+def _run_row(record: RunRecord) -> RunRow:
     worst, share = _worst(record)
     last = record.curve[-1] if record.curve else None
     return RunRow(
@@ -150,7 +145,7 @@ def _worst(record: RunRecord) -> tuple[int | None, float | None]:
     return (rank, share) if share else (None, None)
 
 
-def _ledger(records: Sequence[RunRecord]) -> Iterator[LedgerRow]:
+def _ledger_rows(records: Sequence[RunRecord]) -> Iterator[LedgerRow]:
     for record in records:
         if record.ledger is None or not record.ledger.steps:
             continue
@@ -178,6 +173,8 @@ def build_runs_report(records: Sequence[RunRecord], lang: Language) -> blocks.Re
         "analysis": [blocks.Paragraph(said=said, findings=True)] if said else [],
         "parameters": _parameters(records, say),
     }
+    every: list[Table[Any]] = [tables.runs, tables.differences, tables.curves, tables.scores]
+    every += [tables.ledger, findings.table]
     return blocks.Report(
         title=say.join([record.name for record in records]),
         lang=lang,
@@ -187,7 +184,7 @@ def build_runs_report(records: Sequence[RunRecord], lang: Language) -> blocks.Re
             for slug, own in sections.items()
             if own
         ],
-        tables=[*tables.all(), *([findings.table] if findings.table.rows else [])],
+        tables=[table for table in every if table.rows],
     )
 
 
