@@ -251,9 +251,8 @@ def fit_rows(rows: Iterable[CollectiveRow]) -> list[CollectiveFit]:
     return fits
 
 
-def predict_rows(rows: Iterable[CollectiveRow]) -> list[CollectiveRow]:
+def predict_rows(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
     """Add to `bench collectives`' rows what a fit on the rival's other sizes predicts."""
-    rows = list(rows)
     rivals = _by_rival(rows)
     predicted = []
     for row in rows:

@@ -271,11 +271,10 @@ def fit_series(study: Study) -> list[ScalingFit]:
 
 def _fit(study: Study, mode: Mode, kind: str) -> ScalingFit | None:
     base = study.find(mode, kind, study.spec.base)
-    found = [study.find(mode, kind, count) for count in study.spec.counts[1:]]
-    cases = [case for case in found if case is not None]
-    roomy = [case for case in cases if not study.crowded(case)]
     if base is None:
         return None
+    cases = [case for count in study.spec.counts[1:] if (case := study.find(mode, kind, count))]
+    roomy = [case for case in cases if not study.crowded(case)]
     rounds: dict[int, dict[float, float]] = {}
     for case in roomy or cases:
         for number, speedup in study.speedups(case, base).items():
