@@ -201,15 +201,14 @@ def _cuts(spec: ModelParallelSpec, form: Form) -> Iterator[tuple[Schedule | None
 
 def _build_case(spec: ModelParallelSpec, variant: Variant) -> ModelParallelCase:
     form, engine, schedule = variant.form, variant.engine, variant.schedule
-    strategy: dict[str, object] = {"kind": form if form in ("rpc", "pipeline", "tensor") else None}
-    mesh: dict[str, int] = {}
+    kind: str = form
     if form in ("alone", "data", "mixed"):
-        strategy["kind"] = "ddp" if form == "data" and engine == "torch" else "allreduce"
-    if form == "mixed":
-        mesh = {"data": MIXED_COPIES, "pipeline": spec.ranks // MIXED_COPIES}
+        kind = "ddp" if form == "data" and engine == "torch" else "allreduce"
+    count = variant.microbatches
+    strategy: dict[str, object] = {"kind": kind, "schedule": schedule, "microbatches": count}
+    mesh = {"data": MIXED_COPIES, "pipeline": spec.ranks // MIXED_COPIES} if form == "mixed" else {}
     if engine is not None and form != "data":
         strategy["engine"] = engine
-    strategy |= {"schedule": schedule, "microbatches": variant.microbatches}
     if schedule == "interleaved":
         strategy["chunks"] = CHUNKS
     alone = form == "alone"

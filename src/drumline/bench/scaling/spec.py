@@ -115,10 +115,9 @@ class ScalingSpec(TrainingBench):
         return self
 
     def _check_batch(self) -> None:
-        most = max(count.ranks for count in self.counts) if "strong" in self.mode else 0
-        ranks = max(most, self.base.ranks)
-        self._check_samples(ranks, fewer=self.varies)
         base = self.base.ranks
+        most = max(count.ranks for count in self.counts) if "strong" in self.mode else base
+        self._check_samples(most, fewer=self.varies)
         if "weak" in self.mode and self.batch % base:
             message = (
                 f"in weak scaling all ranks have as much to do at every count, but a batch of "
