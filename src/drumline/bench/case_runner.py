@@ -46,6 +46,8 @@ from drumline.spec.run_spec import RunSpec
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+_OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
+
 
 class Case(abc.ABC):
     """One of many things to run, one after the other."""
@@ -165,9 +167,6 @@ def run_cases(
             yield ended
             if out is None:
                 shutil.rmtree(ended.run.path, ignore_errors=True)
-
-
-_OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
 
 
 @dataclass(frozen=True, kw_only=True)

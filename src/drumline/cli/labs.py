@@ -39,6 +39,14 @@ from drumline.launch.probe import Progress
 from drumline.report.page.translator import Language
 
 _LISTED = ("lab", "title", "about", "needs")
+_STYLES = {
+    Status.PASS: "green",
+    Status.WRONG: "bold red",
+    Status.TO_DO: "yellow",
+    Status.NOT_RUN: "dim",
+}
+_SLOW_S = 2.0  # a check that took longer says so
+_PRINTED_LINES = 8  # the last ones of what a check printed
 
 
 def list_command(lang: Language | None, *, as_json: bool) -> None:
@@ -105,16 +113,6 @@ def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
     if verdict.problems:
         told = "\n".join(f"✗ {problem}" for problem in verdict.problems)
         raise LabError(f"{folder} is not what was written:\n{told}")
-
-
-_STYLES = {
-    Status.PASS: "green",
-    Status.WRONG: "bold red",
-    Status.TO_DO: "yellow",
-    Status.NOT_RUN: "dim",
-}
-_SLOW_S = 2.0  # a check that took longer says so
-_PRINTED_LINES = 8
 
 
 def check_command(

@@ -24,6 +24,10 @@ from drumline.report.ledger.bubble import Bubble, measure_bubble
 if TYPE_CHECKING:
     from drumline.spec.run_spec import RunSpec
 
+Row = TypeVar("Row")
+KEPT = 0  # the drop_order of columns that stay
+NOTHING = "—"
+_WIDER = 10_000  # than any terminal
 BAR_WIDTH = 16
 _LABEL_COLUMNS = 10
 _MARKS = {"data": "░", "compute": "█", "wait": "▒", "transfer": "▓"}
@@ -184,12 +188,6 @@ def _short(count: int) -> str:
         return f"{count / 1000:.0f}k"
     millions = count / 1_000_000
     return f"{millions:.1f}M" if millions < 9.95 else f"{millions:.0f}M"
-
-
-Row = TypeVar("Row")
-KEPT = 0
-NOTHING = "—"
-_WIDER = 10_000
 
 
 def format_known(

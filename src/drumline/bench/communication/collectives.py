@@ -40,6 +40,9 @@ from drumline.schedules.collectives import (
     whole_elements,
 )
 
+_BUDGET_S = 20.0
+"""for all rounds together, where the user does not say how many"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveRow:
@@ -277,10 +280,6 @@ def _fit(rows: Sequence[CollectiveRow]) -> cost.AlphaBeta | None:
         return cost.fit(cost.Point(*path_of(row), row.median_s) for row in rows)
     except ValueError:  # one size alone, or several of the same shape
         return None
-
-
-_BUDGET_S = 20.0
-"""for all rounds together, where the user does not say how many"""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ MIXED_COPIES = 2
 LEAST_MIXED = 2 * MIXED_COPIES
 CHUNKS = 2
 """of an interleaved schedule, on each rank"""
+_WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any case
 _CUTTABLE = {"linear": 1, "mlp": 3, "lenet": 5, "cnn": 4}
 _CUT_BY = ("workers", "nodes", "model", "model.layers")
 """keys that say into how many parts a model is cut, and can be"""
@@ -124,9 +125,6 @@ class ModelParallelSpec(BenchPlace, TrainingBench):
                 raise ClashError(message, "microbatches", "batch")
         if "data" in self.forms:
             self._check_samples(self.ranks, fewer="workers")
-
-
-_WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any case
 
 
 @dataclass(frozen=True, kw_only=True)

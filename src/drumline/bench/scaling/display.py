@@ -33,9 +33,22 @@ _TITLES = {
     "strong": "strong scaling: all ranks together have the same batch",
     "weak": "weak scaling: each rank has the same batch",
 }
-
 _FAR = 10
 """an interval that reaches further says only that nothing is known"""
+_PARTS = {
+    "needed": ("compute, as the smallest count needs it", LEDGER["compute"]),
+    "more": ("compute that takes longer", "#d9825b"),
+    "data": ("data", LEDGER["data"]),
+    "wait": ("wait for other ranks", LEDGER["wait"]),
+    "transfer": ("transfer", LEDGER["transfer"]),
+    "other": ("uneven ends of steps", LEDGER["other"]),
+}
+_LINES_IN, _BAR_IN, _FRAME_IN = 3.0, 0.27, 1.1
+"""heights in inches"""
+_SMALL = 8  # font size of the labels behind bars
+_SHADE = "0.93"
+_DODGE = 0.02
+"""of the axis: lines of several strategies stand beside each other"""
 
 
 def scaling_table(rows: Sequence[ScalingRow], *, smallest: str) -> RenderableType:
@@ -96,22 +109,6 @@ def _wide(middle: float | None, high: float | None) -> str:
 
 def _share(share: float | None) -> str:
     return format_known("{:.0%}", share).replace("-0%", "0%").replace("-", "−")
-
-
-_PARTS = {
-    "needed": ("compute, as the smallest count needs it", LEDGER["compute"]),
-    "more": ("compute that takes longer", "#d9825b"),
-    "data": ("data", LEDGER["data"]),
-    "wait": ("wait for other ranks", LEDGER["wait"]),
-    "transfer": ("transfer", LEDGER["transfer"]),
-    "other": ("uneven ends of steps", LEDGER["other"]),
-}
-_LINES_IN, _BAR_IN, _FRAME_IN = 3.0, 0.27, 1.1
-"""heights in inches"""
-_SMALL = 8
-_SHADE = "0.93"
-_DODGE = 0.02
-"""of the axis: lines of several strategies stand beside each other"""
 
 
 @dataclass(frozen=True, kw_only=True)

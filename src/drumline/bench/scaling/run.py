@@ -29,6 +29,21 @@ from drumline.launch.probe import Watch
 from drumline.report.intervals import Interval, Order, compare
 from drumline.report.page import table as form
 
+_LOSSES = {
+    "lost_compute": "longer compute",
+    "lost_wait": "waiting for other ranks",
+    "lost_transfer": "transfer",
+    "lost_data": "fetching data",
+    "lost_other": "uneven ends of steps",
+}
+_SEEN = 0.005
+"""shares that are less are not told"""
+_OFF = 0.1
+"""a fit that is off by more is no description of what was measured"""
+_BUSY = 0.5
+"""of the cores: with more to do than that, a machine has no room for what is measured"""
+_SINGLE = "a share from one count besides the smallest does not tell whether the law holds"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingResult(BenchResult[ScalingRow]):
@@ -96,22 +111,6 @@ def build_scaling_result(
         failed=list(failed),
         machine=describe_machine(),
     )
-
-
-_LOSSES = {
-    "lost_compute": "longer compute",
-    "lost_wait": "waiting for other ranks",
-    "lost_transfer": "transfer",
-    "lost_data": "fetching data",
-    "lost_other": "uneven ends of steps",
-}
-_SEEN = 0.005
-"""shares that are less are not told"""
-_OFF = 0.1
-"""a fit that is off by more is no description of what was measured"""
-_BUSY = 0.5
-"""of the cores: with more to do than that, a machine has no room for what is measured"""
-_SINGLE = "a share from one count besides the smallest does not tell whether the law holds"
 
 
 def describe_notes(

@@ -31,10 +31,10 @@ from drumline.spec.strategy import DATA_KINDS, SPLIT_KINDS
 
 Mode = Literal["strong", "weak"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+ALONE = "alone"
+"""instead of a strategy, where one rank has nobody to average with"""
 _MOST_BY_ITSELF = 8
 """ranks, where the user does not say how many"""
-
-
 Rising = AfterValidator(lambda counts: tuple(sorted(set(counts))))
 
 
@@ -125,10 +125,6 @@ class ScalingSpec(TrainingBench):
                 f"batch={-(-self.batch // base) * base}, or mode=strong"
             )
             raise ClashError(message, "batch", "mode", "workers", "nodes")
-
-
-ALONE = "alone"
-"""instead of a strategy, where one rank has nobody to average with"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from drumline.report.intervals import Interval, interval_cells
 NumberFormat = Callable[[float], str]
 """how a number is written, with its unit"""
 NOTHING = "–"
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +43,6 @@ class CellRef:
 
     def __str__(self) -> str:
         return self.text
-
-
-R = TypeVar("R")
 
 
 class Table(Generic[R]):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 COLUMN = "key"
 """of the table of differences, beside one of each run's name: no run is called so"""
+_SMOOTH = 40
+"""a curve is drawn as means of so many pieces, over a faint line of all steps"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,10 +296,6 @@ def _of_two(a: RunRow, b: RunRow, findings: Findings, say: Translator) -> list[S
     if a.weights_sha256 and a.weights_sha256 == b.weights_sha256:
         said.append(say("runs.analysis.same_weights", **names))
     return said
-
-
-_SMOOTH = 40
-"""a curve is drawn as means of so many pieces, over a faint line of all steps"""
 
 
 def _draw_training_curves(tables: RunTables, style: FigureStyle) -> Figure:
