@@ -46,6 +46,11 @@ from drumline.spec.run_spec import RunSpec
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+C = TypeVar("C", bound="RunCase | Measurement")
+T = TypeVar("T", bound="RunCase")
+Row = TypeVar("Row", bound="DataclassInstance")
+_NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
+"""too long for CSV, or no plain values; JSON has them"""
 _OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
 
 
@@ -105,13 +110,6 @@ class Skipped:
 
     case: str
     why: str
-
-
-C = TypeVar("C", bound=RunCase | Measurement)
-T = TypeVar("T", bound=RunCase)
-Row = TypeVar("Row", bound="DataclassInstance")
-_NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
-"""too long for CSV, or no plain values; JSON has them"""
 
 
 class BenchResult(Generic[Row]):

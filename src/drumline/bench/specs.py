@@ -43,6 +43,10 @@ _JOINS = {
 }
 _SLOW_CPU = 0.25
 _SLOWER_LINK = 10
+_BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
+    "slow cpu": lambda slow: SlowNode(cpu=slow.cpu),
+    "slow link": lambda slow: SlowNode(rate=slow.rate, delay_ms=slow.delay_ms),
+}
 
 
 def _split(value: object) -> object:
@@ -273,12 +277,6 @@ class AggregationSpec(BenchSpec):
         rate = max(10**6, (self.link.rate or 10**9) // _SLOWER_LINK)
         node = self.nodes - 1 if self.bottleneck is None else self.bottleneck
         return {node: SlowNode(rate=rate, cpu=_SLOW_CPU)}
-
-
-_BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
-    "slow cpu": lambda slow: SlowNode(cpu=slow.cpu),
-    "slow link": lambda slow: SlowNode(rate=slow.rate, delay_ms=slow.delay_ms),
-}
 
 
 class TrainingBench(BenchLinks):

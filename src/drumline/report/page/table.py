@@ -214,10 +214,6 @@ def milliseconds(value: float) -> str:
     return f"{value:.3g} ms" if value < 999.5 else f"{value:.0f} ms"
 
 
-seconds: NumberFormat = format_seconds
-size: NumberFormat = format_bytes
-
-
 def count(value: float) -> str:
     """Write a whole number on a report's page: `12 345`."""
     return f"{value:,.0f}".replace(",", " ")
@@ -226,6 +222,21 @@ def count(value: float) -> str:
 def plain(value: float) -> str:
     """Write a number on a report's page, with three digits."""
     return f"{value:.3g}"
+
+
+def tiny(value: float) -> str:
+    """Write what may be rounding on a report's page: `3.1e-07`, and 0 as it is."""
+    return "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3g}"
+
+
+seconds: NumberFormat = format_seconds
+size: NumberFormat = format_bytes
+FORMS: Mapping[str, NumberFormat] = {
+    **{form.__name__: form for form in (count, milliseconds, percent, plain, points, times, tiny)},
+    "seconds": seconds,
+    "size": size,
+}
+"""by the names that a text may ask for: `{row.loss:tiny}`"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,16 +265,3 @@ class Findings:
         finding = Finding(name=name, value=value, from_=of)
         self.table.append(finding)
         return self.table.quote(finding, "value", form)
-
-
-def tiny(value: float) -> str:
-    """Write what may be rounding on a report's page: `3.1e-07`, and 0 as it is."""
-    return "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3g}"
-
-
-FORMS: Mapping[str, NumberFormat] = {
-    **{form.__name__: form for form in (count, milliseconds, percent, plain, points, times, tiny)},
-    "seconds": seconds,
-    "size": size,
-}
-"""by the names that a text may ask for: `{row.loss:tiny}`"""
