@@ -148,7 +148,8 @@ def quotes_of(found: WriteUp) -> list[CellRef]:
 
 
 def _in(said: Text) -> list[CellRef]:
-    return list(said.refs) if isinstance(said, Sentence) else []
+    parts = said.parts if isinstance(said, Sentence) else ()
+    return [part for part in parts if isinstance(part, CellRef)]
 
 
 def words_of(found: WriteUp, lang: Language) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from drumline.bench.scaling.rows import Parts, RunTimes, Study
 from drumline.bench.scaling.run import ScalingResult, build_scaling_result
-from drumline.bench.scaling.spec import Repeat, ScalingSpec, plan_rounds, plan_scaling
+from drumline.bench.scaling.spec import ScalingCase, ScalingSpec, plan_rounds, plan_scaling
 from drumline.spec.load import read_options
 
-Take = Callable[[Repeat], Parts | None]
+Take = Callable[[ScalingCase], Parts | None]
 """what a step of a run is made of; None: the run failed"""
 
 
@@ -20,15 +20,15 @@ def read(*words: str) -> ScalingSpec:
 def make_study(take: Take, *words: str, cores: int = 4) -> Study:
     spec = read(*words)
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
-    study = Study(spec, [run.case for run in runs if run.round == 0], cores)
+    study = Study(spec, [run for run in runs if run.round == 0], cores)
     for run in runs:
         parts = take(run)
         if parts is not None:
-            steps = [parts.total * factor for factor in (0.99, 1.0, 1.0, 1.02)]
+            steps = [sum(parts) * factor for factor in (0.99, 1.0, 1.0, 1.02)]
             times = RunTimes(
                 steps_s=steps, parts=parts, backend="shm", on_cpu=True, path=f"/kept/{run.slug}"
             )
-            study.add(run.case, run.round, times)
+            study.add(run, times)
     return study
 
 
@@ -47,8 +47,8 @@ def by_law(serial: float, noise: tuple[float, ...] = (1.0,)) -> Take:
     What more than one rank costs is half wait, half transfer.
     """
 
-    def take(run: Repeat) -> Parts:
-        ranks, batch = run.case.count.ranks, run.spec.data.batch
+    def take(run: ScalingCase) -> Parts:
+        ranks, batch = run.count.ranks, run.spec.data.batch
         alone = 0.1 * batch / 100
         compute = (alone / ranks) * noise[run.round % len(noise)]
         lost = alone * serial * (1 - 1 / ranks)

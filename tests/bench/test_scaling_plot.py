@@ -114,7 +114,7 @@ def test_what_is_not_known_is_not_drawn(words):
 
 def test_a_figure_without_the_smallest_count():
     def take(run):
-        return None if run.case.label == "alone" else by_law(0.1)(run)
+        return None if run.name == "alone" else by_law(0.1)(run)
 
     result = make_result(take, "workers=1,2", "mode=strong", "kinds=ddp")
     draw(result).canvas.draw()

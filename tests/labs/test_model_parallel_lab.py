@@ -24,7 +24,7 @@ from drumline.report.intervals import Interval, Order
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.render import render_html, render_markdown
-from drumline.report.page.table import Findings
+from drumline.report.page.table import CellRef, Findings
 from drumline.report.page.translator import Language, Sentence
 from model_parallel_runs import STEPS, make_runs
 
@@ -47,7 +47,8 @@ def quoted(found):
     """Where each number of the sentences stands."""
     said = [one for block in found.analysis if isinstance(block, Paragraph) for one in block.said]
     sentences = [one for one in (found.summary, *said) if isinstance(one, Sentence)]
-    return sorted((q.table, q.row, q.column) for one in sentences for q in one.refs)
+    quotes = [part for one in sentences for part in one.parts if isinstance(part, CellRef)]
+    return sorted((q.table, q.row, q.column) for q in quotes)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from drumline.labs.chapter import Chapter
 from drumline.labs.text import FindingSpec, LabText, load_findings, load_lab_texts
 from drumline.report.intervals import Interval
-from drumline.report.page.table import Findings, count, points
+from drumline.report.page.table import CellRef, Findings, count, points
 from drumline.report.page.translator import Language, find_holes, load_texts
 
 NAMES = sorted(
@@ -92,7 +92,8 @@ def test_a_row_fills_holes_with_its_cells_and_names():
     said = chapter.write("best", row=ROW)
     expected = "gradient descent had 90.00 % (89.00–91.00) after 12 345, 1.23e+04"
     assert str(said) == expected
-    refs = [(ref.table, ref.row, ref.column, ref.value) for ref in said.refs]
+    cells = [part for part in said.parts if isinstance(part, CellRef)]
+    refs = [(ref.table, ref.row, ref.column, ref.value) for ref in cells]
     assert refs == [("ends", 0, "accuracy", 0.9), *[("ends", 0, "steps", 12345)] * 2]
 
 

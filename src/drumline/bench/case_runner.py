@@ -46,6 +46,13 @@ from drumline.spec.run_spec import RunSpec
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+C = TypeVar("C", bound="RunCase | Measurement")
+T = TypeVar("T", bound="RunCase")
+Row = TypeVar("Row", bound="DataclassInstance")
+_NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
+"""too long for CSV, or no plain values; JSON has them"""
+_OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
+
 
 class Case(abc.ABC):
     """One of many things to run, one after the other."""
@@ -105,13 +112,6 @@ class Skipped:
     why: str
 
 
-C = TypeVar("C", bound=RunCase | Measurement)
-T = TypeVar("T", bound=RunCase)
-Row = TypeVar("Row", bound="DataclassInstance")
-_NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
-"""too long for CSV, or no plain values; JSON has them"""
-
-
 class BenchResult(Generic[Row]):
     """What a bench came to: a frozen dataclass whose fields, in order, are its JSON document."""
 
@@ -165,9 +165,6 @@ def run_cases(
             yield ended
             if out is None:
                 shutil.rmtree(ended.run.path, ignore_errors=True)
-
-
-_OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
 
 
 @dataclass(frozen=True, kw_only=True)

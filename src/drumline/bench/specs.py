@@ -43,6 +43,10 @@ _JOINS = {
 }
 _SLOW_CPU = 0.25
 _SLOWER_LINK = 10
+_BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
+    "slow cpu": lambda slow: SlowNode(cpu=slow.cpu),
+    "slow link": lambda slow: SlowNode(rate=slow.rate, delay_ms=slow.delay_ms),
+}
 
 
 def _split(value: object) -> object:
@@ -211,11 +215,6 @@ class CollectivesSpec(BenchSpec):
         return tuple(name for name in every if name != "hierarchical" or self.nodes > 1)
 
     @property
-    def measured_sizes(self) -> tuple[int, ...]:
-        """The sizes from small to large; a barrier has none."""
-        return (0,) if self.collective == "barrier" else tuple(sorted(self.sizes))
-
-    @property
     def node_plans(self) -> tuple[NodePlan, ...]:
         """The simulated nodes; none where all workers are on one node."""
         return plan_nodes(self.nodes, self.link, self.slow_nodes)
@@ -278,12 +277,6 @@ class AggregationSpec(BenchSpec):
         rate = max(10**6, (self.link.rate or 10**9) // _SLOWER_LINK)
         node = self.nodes - 1 if self.bottleneck is None else self.bottleneck
         return {node: SlowNode(rate=rate, cpu=_SLOW_CPU)}
-
-
-_BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
-    "slow cpu": lambda slow: SlowNode(cpu=slow.cpu),
-    "slow link": lambda slow: SlowNode(rate=slow.rate, delay_ms=slow.delay_ms),
-}
 
 
 class TrainingBench(BenchLinks):

@@ -43,8 +43,8 @@ _SCALING = "drumline bench scaling workers=1,2,4 kinds=ddp,chunked_ring mode=str
 _COLLECTIVES = "drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB"
 
 
-def _check(output: OutputOptions) -> None:
-    """Refuse what cannot be written (UsageError), before anything is measured."""
+def _check(output: OutputOptions, cases: Iterable[RunCase] = ()) -> None:
+    """Refuse what cannot be written, kept or run here (UsageError), before any measurement."""
     for option, path in (("--csv", output.csv), ("--figure", output.figure)):
         if path is not None and not path.absolute().parent.is_dir():
             raise UsageError(f"{option} {path}: there is no folder {path.parent}; make it first")
@@ -52,6 +52,12 @@ def _check(output: OutputOptions) -> None:
         raise UsageError(
             f"--figure {output.figure}: expected a name that ends in .png or .svg; both are written"
         )
+    for case in cases:
+        if output.out is not None and (kept := output.out / case.slug).exists():
+            raise UsageError(f"--out {output.out}: {kept} exists already; name a folder of its own")
+        refuse_without_gpu(case.spec)
+        if case.spec.backend == "mpi":
+            require_mpirun()
 
 
 def collectives_command(args: list[str], output: OutputOptions) -> None:
@@ -97,10 +103,9 @@ def model_parallel_command(args: list[str], output: OutputOptions, traces: Path 
     """Run `drumline bench model-parallel`, and show what each form costs."""
     spec = read_options(ModelParallelSpec, args, _MODEL_PARALLEL)
     plan = plan_cases(spec)
-    _check(output)
     if traces is not None and traces.exists() and not traces.is_dir():
         raise UsageError(f"--traces {traces}: that is a file; name a folder")
-    _check_cases(plan.cases, output.out)
+    _check(output, plan.cases)
     with watched(by_case=True) as watch:
         result = run_model_parallel(spec, plan, out=output.out, traces=traces, watch=watch)
     ran = len(result.rows) + len(result.failed)
@@ -128,8 +133,7 @@ def scaling_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench scaling`, and show what more ranks gain and lose."""
     spec = read_options(ScalingSpec, args, _SCALING)
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
-    _check(output)
-    _check_cases(runs, output.out)
+    _check(output, runs)
     with watched(by_case=True) as watch:
         result = run_scaling(spec, runs, out=output.out, watch=watch)
     _show(result, output, partial(draw_scaling_study, result=result), _print_scaling, ran=len(runs))
@@ -160,18 +164,6 @@ def _print_scaling(console: Console, result: ScalingResult) -> None:
 
 def _print_heading(console: Console, text: str) -> None:
     console.print(text, style="bold", highlight=False, markup=False, soft_wrap=True)
-
-
-def _check_cases(cases: Iterable[RunCase], out: Path | None) -> None:
-    """Refuse cases that cannot run here or be kept (UsageError), before anything is trained."""
-    for case in cases:
-        if out is not None and (out / case.slug).exists():
-            raise UsageError(
-                f"--out {out}: {out / case.slug} exists already; name a folder of its own"
-            )
-        refuse_without_gpu(case.spec)
-        if case.spec.backend == "mpi":
-            require_mpirun()
 
 
 def _show(

@@ -208,7 +208,6 @@ def describe_limits(spec: ClusterSpec, deadline: float | None, price_usd: float)
 
 
 def _print_receipt(console: Console, receipt: Receipt) -> None:
-    """Print the receipt of `drumline down`: what a cluster was, and that it is gone."""
     console.print(f"receipt: {receipt.cluster}", style="italic", soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("node", "id", "hours", "USD/h", "USD"):

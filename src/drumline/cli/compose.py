@@ -32,6 +32,13 @@ from drumline.core.formatting import listed
 from drumline.spec.load import load_spec
 
 _MAX_NODES = 99
+IMAGE = "drumline-node"
+_PACKAGE = Path(__file__).parents[1]
+_DOCKERFILE = Path(__file__).with_name("Dockerfile.jinja")
+_COMPOSE_HEAD = """\
+# {nodes} nodes, written by drumline compose. Start them with: docker compose up
+# The run directory appears in ./runs; docker compose down removes the containers.
+"""
 
 
 def compose_command(args: list[str], plan: ContainerOptions, *, out: Path, force: bool) -> None:
@@ -91,17 +98,6 @@ def _write(files: dict[Path, str], *, force: bool) -> None:
         raise DrumlineError(
             f"cannot write {error.filename}: {error.strerror}; choose another folder with -o DIR"
         ) from None
-
-
-IMAGE = "drumline-node"
-_PACKAGE = Path(__file__).parents[1]
-_DOCKERFILE = Path(__file__).with_name("Dockerfile.jinja")
-
-
-_COMPOSE_HEAD = """\
-# {nodes} nodes, written by drumline compose. Start them with: docker compose up
-# The run directory appears in ./runs; docker compose down removes the containers.
-"""
 
 
 def _dockerfile_text() -> str:

@@ -32,6 +32,8 @@ from drumline.spec.run_spec import RunSpec
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LINE_EVERY_S = 5.0
+_QUIET_S = 10.0
+"""how often a line is printed where nobody sees a bar"""
 _COLUMNS_BESIDE_BAR = 49  # of the live table
 
 
@@ -140,7 +142,6 @@ class LiveTable(Display):
 
 
 def _epoch_line(event: Event, progress: RunProgress) -> str:
-    """Return an epoch of a run in one line."""
     parts = [
         f"epoch {event['epoch'] + 1}",
         f"step {event['step']}/{progress.total_steps}",
@@ -201,10 +202,6 @@ def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
         print_json({**summary, **accounts.to_json(), "run_dir": str(run.path)})
     else:
         Console().print(accounts.table(), summary_table(summary, str(run.path)))
-
-
-_QUIET_S = 10.0
-"""how often a line is printed where nobody sees a bar"""
 
 
 @contextlib.contextmanager

@@ -112,7 +112,5 @@ def _record(call: CollectiveCall, out: Path | None, *, mismatch: bool) -> Explan
     if mismatch:
         request |= {"odd_rank": odd_rank, "odd_call": asdict(odd_call), "patience_s": _STUCK_S}
     with launched_probe("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
-        if not mismatch:
-            return build_explanation(call, answers)
-        deadlock = find_deadlock(call, odd_rank, odd_call, _STUCK_S, answers)
+        deadlock = find_deadlock(call, odd_rank, odd_call, _STUCK_S, answers) if mismatch else None
         return build_explanation(call, answers, deadlock)

@@ -18,7 +18,6 @@ from rich.text import Text
 
 import drumline
 from drumline.cli.app import print_json, print_text
-from drumline.cli.commands.labs import LabRunOptions
 from drumline.cli.display import watched
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
@@ -40,6 +39,14 @@ from drumline.launch.probe import Progress
 from drumline.report.page.translator import Language
 
 _LISTED = ("lab", "title", "about", "needs")
+_STYLES = {
+    Status.PASS: "green",
+    Status.WRONG: "bold red",
+    Status.TO_DO: "yellow",
+    Status.NOT_RUN: "dim",
+}
+_SLOW_S = 2.0  # a check that took longer says so
+_PRINTED_LINES = 8  # the last ones of what a check printed
 
 
 def list_command(lang: Language | None, *, as_json: bool) -> None:
@@ -75,23 +82,15 @@ def start_command(number: int, folder: Path, lang: Language | None) -> None:
         print_text(console, line)
 
 
-def run_lab_command(number: int, args: list[str], options: LabRunOptions) -> None:
+def run_lab_command(request: LabRequest, *, as_json: bool) -> None:
     """Run `drumline lab run`: run a lab, write it up, and say where the page is."""
-    request = LabRequest(
-        number=number,
-        args=args,
-        full=options.full,
-        out=options.out,
-        lang=options.lang,
-        reuse=options.reuse,
-    )
     with watched() as watch:
         written = run_lab(
             request,
             watch=watch,
             on_figure=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
         )
-    if options.as_json:
+    if as_json:
         print_json({"lab": request.number, "page": str(written.page), "failed": written.failed})
     else:
         print_text(Console(), written.message)
@@ -114,16 +113,6 @@ def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
     if verdict.problems:
         told = "\n".join(f"✗ {problem}" for problem in verdict.problems)
         raise LabError(f"{folder} is not what was written:\n{told}")
-
-
-_STYLES = {
-    Status.PASS: "green",
-    Status.WRONG: "bold red",
-    Status.TO_DO: "yellow",
-    Status.NOT_RUN: "dim",
-}
-_SLOW_S = 2.0  # a check that took longer says so
-_PRINTED_LINES = 8
 
 
 def check_command(

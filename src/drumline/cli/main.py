@@ -26,9 +26,9 @@ from drumline.cli.commands import bench, cluster, labs, train, show, jobs  # noq
 
 __all__ = ["app", "main"]
 
-
 _CLUSTER = ("asyncssh", "boto3", "botocore", "cryptography", "fsspec", "s3fs")
 """what the extra `cluster` brings, and its commands import"""
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def main() -> None:
@@ -113,9 +113,6 @@ class ForgivingOutput:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
-
-
-_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class EndingSignals:

@@ -17,9 +17,8 @@ from drumline.launch.runs import RUNS
 from drumline.report.page.blocks import Paragraph, Report
 from drumline.report.page.folder import write_report
 from drumline.report.page.translator import Language, Translator, page_texts
-from drumline.report.runs.page import build_runs_report
+from drumline.report.runs.page import COLUMN, RunTables, build_runs_report, build_tables
 from drumline.report.runs.record import RunRecord, read_record
-from drumline.report.runs.tables import COLUMN, RunTables, build_tables
 from drumline.report.tables import narrow_table
 
 _PAGE_FOLDER = "report"

@@ -53,7 +53,6 @@ def run_script_command(
 
 
 def _plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
-    """Lay out the simulated nodes of a script's run."""
     link = {} if rate is None else {"link": {"rate": rate}}
     values = {"nodes": nodes, "workers": 1, "data": {"batch": nodes}, **link}
     if link and nodes == 1:

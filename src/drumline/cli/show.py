@@ -18,6 +18,8 @@ from drumline.report.ledger.perfetto import build_trace
 from drumline.report.tables import Accounts, coverage_table, narrow_table, summary_table
 from drumline.spec.load import read_run_spec
 
+_SHOWN = 20  # steps of a trace, where the user does not say which
+
 
 def runs_command(*, as_json: bool) -> None:
     """Run `drumline runs`: list the runs under ./runs."""
@@ -144,9 +146,6 @@ def _describe(run: RunDir) -> RunListing:
     row.steps, row.accuracy = summary.get("steps"), summary.get("accuracy")
     row.world_size = summary.get("world_size", row.world_size)
     return row
-
-
-_SHOWN = 20
 
 
 def trace_command(name: str, *, steps: str | None, out: Path | None) -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from drumline.cli.display import Display
     from drumline.spec.run_spec import RunSpec
 
+_POLL_S = 0.1  # between looks at the rank that is shown
+
 
 class TrainArgs(NamedTuple):
     """`[SPEC.yaml] [KEY=VALUE]… [resume=RUN]`, told apart."""
@@ -133,9 +135,6 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, display: Display) -> Non
         raise InterruptError(
             f"interrupted at step {display.progress.step} of {run.path.name}; {rest}"
         ) from None
-
-
-_POLL_S = 0.1
 
 
 def _lead(

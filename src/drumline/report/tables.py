@@ -24,6 +24,10 @@ from drumline.report.ledger.bubble import Bubble, measure_bubble
 if TYPE_CHECKING:
     from drumline.spec.run_spec import RunSpec
 
+Row = TypeVar("Row")
+KEPT = 0  # the drop_order of columns that stay
+NOTHING = "—"
+_WIDER = 10_000  # than any terminal
 BAR_WIDTH = 16
 _LABEL_COLUMNS = 10
 _MARKS = {"data": "░", "compute": "█", "wait": "▒", "transfer": "▓"}
@@ -186,12 +190,6 @@ def _short(count: int) -> str:
     return f"{millions:.1f}M" if millions < 9.95 else f"{millions:.0f}M"
 
 
-Row = TypeVar("Row")
-KEPT = 0
-NOTHING = "—"
-_WIDER = 10_000
-
-
 def format_known(
     form: str, value: float | None, missing: str = NOTHING, *, scale: float = 1
 ) -> str:
@@ -224,7 +222,6 @@ class FittingTable(Generic[Row]):
     """where all columns can be seen, besides in a wider terminal"""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print what fits, and say what does not."""
         shown = list(self.columns)
         unlimited = options.update(width=_WIDER)
         for order in sorted({column.drop_order for column in shown} - {KEPT}):

@@ -69,15 +69,11 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
     rows: list[AggregationRow] = []
     buckets: list[int] = []
     steps: dict[str, int] = {}
+    keys = {"model", "batch", "bucket_bytes", "kinds", "rounds", "timeout_s"}
     request = {
-        "model": spec.model.model_dump(mode="json"),
+        **spec.model_dump(mode="json", include=keys),
         "text": spec.model.name in TEXT_MODELS,
-        "batch": spec.batch,
-        "bucket_bytes": spec.bucket_bytes,
-        "kinds": list(spec.kinds),
-        "rounds": spec.rounds,
         "budget_s": _BUDGET_S,
-        "timeout_s": spec.timeout_s,
     }
     for number, (name, plans) in enumerate(spec.situations.items()):
         with launched_probe(

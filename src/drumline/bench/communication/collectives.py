@@ -40,6 +40,9 @@ from drumline.schedules.collectives import (
     whole_elements,
 )
 
+_BUDGET_S = 20.0
+"""for all rounds together, where the user does not say how many"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveRow:
@@ -251,9 +254,8 @@ def fit_rows(rows: Iterable[CollectiveRow]) -> list[CollectiveFit]:
     return fits
 
 
-def predict_rows(rows: Iterable[CollectiveRow]) -> list[CollectiveRow]:
+def predict_rows(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
     """Add to `bench collectives`' rows what a fit on the rival's other sizes predicts."""
-    rows = list(rows)
     rivals = _by_rival(rows)
     predicted = []
     for row in rows:
@@ -278,10 +280,6 @@ def _fit(rows: Sequence[CollectiveRow]) -> cost.AlphaBeta | None:
         return cost.fit(cost.Point(*path_of(row), row.median_s) for row in rows)
     except ValueError:  # one size alone, or several of the same shape
         return None
-
-
-_BUDGET_S = 20.0
-"""for all rounds together, where the user does not say how many"""
 
 
 @dataclass(frozen=True)
@@ -320,7 +318,7 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
         request = {
             "collective": spec.collective,
             "rivals": spec.rivals,
-            "sizes": list(spec.measured_sizes),
+            "sizes": [0] if spec.collective == "barrier" else sorted(spec.sizes),
             "workers": workers,
             "rounds": spec.rounds,
             "budget_s": _BUDGET_S / len(spec.workers),

@@ -23,7 +23,6 @@ from drumline.report.tables import KEPT, FittingColumn, FittingTable, format_kno
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 _MOST_RANKS = 4
 
 

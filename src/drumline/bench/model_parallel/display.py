@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 _AGREE = 1e-4
 """in float32 the losses of a batch differ by rounding, which is far less early in a training"""
+_BAR_IN, _CURVES_IN, _FRAME_IN = 0.25, 3.8, 0.9
+"""heights in inches"""
+_NUMBERS = 7
+"""size of the numbers beside bars"""
 
 
 def model_table(rows: Sequence[CaseRow], *, nodes: int) -> RenderableType:
@@ -68,13 +71,11 @@ def describe_agreement(rows: Sequence[CaseRow]) -> str | None:
 
 def _legend(nodes: int) -> str:
     sender = "node" if nodes > 1 else "rank"
-    return "\n".join(
-        (
-            "ms: median step, until its slowest rank is done. speed: against one rank alone.",
-            f"MB: peak memory of the largest rank. bytes: per step, from the busiest {sender}.",
-            "bubble: share of the ranks' time without work, measured|theory.",
-            "idle: ms per step in which the idlest rank did nothing but wait and transfer.",
-        )
+    return (
+        "ms: median step, until its slowest rank is done. speed: against one rank alone.\n"
+        f"MB: peak memory of the largest rank. bytes: per step, from the busiest {sender}.\n"
+        "bubble: share of the ranks' time without work, measured|theory.\n"
+        "idle: ms per step in which the idlest rank did nothing but wait and transfer."
     )
 
 
@@ -101,12 +102,6 @@ def _bubble(row: CaseRow) -> str:
 
 def _idle(row: CaseRow) -> str:
     return NOTHING if row.idle_s is None else milliseconds(max(row.idle_s))
-
-
-_BAR_IN, _CURVES_IN, _FRAME_IN = 0.25, 3.8, 0.9
-"""heights in inches"""
-_NUMBERS = 7
-"""size of the numbers beside bars"""
 
 
 def draw_model_parallel(style: FigureStyle, rows: Sequence[CaseRow]) -> Figure:

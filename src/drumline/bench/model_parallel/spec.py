@@ -27,6 +27,7 @@ MIXED_COPIES = 2
 LEAST_MIXED = 2 * MIXED_COPIES
 CHUNKS = 2
 """of an interleaved schedule, on each rank"""
+_WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any case
 _CUTTABLE = {"linear": 1, "mlp": 3, "lenet": 5, "cnn": 4}
 _CUT_BY = ("workers", "nodes", "model", "model.layers")
 """keys that say into how many parts a model is cut, and can be"""
@@ -66,11 +67,10 @@ class ModelParallelSpec(BenchPlace, TrainingBench):
         """How many ranks all forms have, but for `alone`."""
         return self.workers * self.nodes
 
-    def asked_for(self, form: Form, schedule: Schedule | None = None) -> bool:
-        """Whether a case was named, and not left to what fits."""
-        if schedule == "interleaved":
-            return "schedules" in self.model_fields_set
-        return "forms" in self.model_fields_set
+    def asked_for(self, schedule: Schedule | None = None) -> bool:
+        """Whether the cases of a schedule were named, and not left to what fits."""
+        named = "schedules" if schedule == "interleaved" else "forms"
+        return named in self.model_fields_set
 
     def refusal(self, form: Form, schedule: Schedule | None = None) -> ClashError | None:
         """Say why a case cannot be, as far as the spec shows; None: it can."""
@@ -102,13 +102,11 @@ class ModelParallelSpec(BenchPlace, TrainingBench):
     def _fits(self) -> Self:
         self._check_ranks(self.workers)
         self._check_trained()
-        for form in self.forms:
-            if self.asked_for(form) and (why := self.refusal(form)):
-                raise why
-        if self.asked_for("pipeline", "interleaved") and "interleaved" in self.schedules:
-            why = self.refusal("pipeline", "interleaved")
-            if why:
-                raise why
+        refusals = [self.refusal(form) for form in self.forms if self.asked_for()]
+        if "interleaved" in self.schedules and self.asked_for("interleaved"):
+            refusals.append(self.refusal("pipeline", "interleaved"))
+        if why := next(filter(None, refusals), None):
+            raise why
         self._check_batch()
         return self
 
@@ -127,9 +125,6 @@ class ModelParallelSpec(BenchPlace, TrainingBench):
                 raise ClashError(message, "microbatches", "batch")
         if "data" in self.forms:
             self._check_samples(self.ranks, fewer="workers")
-
-
-_WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,15 +199,14 @@ def _cuts(spec: ModelParallelSpec, form: Form) -> Iterator[tuple[Schedule | None
 
 def _build_case(spec: ModelParallelSpec, variant: Variant) -> ModelParallelCase:
     form, engine, schedule = variant.form, variant.engine, variant.schedule
-    strategy: dict[str, object] = {"kind": form if form in ("rpc", "pipeline", "tensor") else None}
-    mesh: dict[str, int] = {}
+    kind: str = form
     if form in ("alone", "data", "mixed"):
-        strategy["kind"] = "ddp" if form == "data" and engine == "torch" else "allreduce"
-    if form == "mixed":
-        mesh = {"data": MIXED_COPIES, "pipeline": spec.ranks // MIXED_COPIES}
+        kind = "ddp" if form == "data" and engine == "torch" else "allreduce"
+    count = variant.microbatches
+    strategy: dict[str, object] = {"kind": kind, "schedule": schedule, "microbatches": count}
+    mesh = {"data": MIXED_COPIES, "pipeline": spec.ranks // MIXED_COPIES} if form == "mixed" else {}
     if engine is not None and form != "data":
         strategy["engine"] = engine
-    strategy |= {"schedule": schedule, "microbatches": variant.microbatches}
     if schedule == "interleaved":
         strategy["chunks"] = CHUNKS
     alone = form == "alone"
@@ -225,4 +219,4 @@ def _build_case(spec: ModelParallelSpec, variant: Variant) -> ModelParallelCase:
         nodes=1 if alone else spec.nodes,
         workers=1 if alone else spec.workers,
     )
-    return ModelParallelCase(**vars(variant), spec=run, asked=spec.asked_for(form, schedule))
+    return ModelParallelCase(**vars(variant), spec=run, asked=spec.asked_for(schedule))

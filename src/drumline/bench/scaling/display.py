@@ -33,9 +33,22 @@ _TITLES = {
     "strong": "strong scaling: all ranks together have the same batch",
     "weak": "weak scaling: each rank has the same batch",
 }
-
 _FAR = 10
 """an interval that reaches further says only that nothing is known"""
+_PARTS = {
+    "needed": ("compute, as the smallest count needs it", LEDGER["compute"]),
+    "more": ("compute that takes longer", "#d9825b"),
+    "data": ("data", LEDGER["data"]),
+    "wait": ("wait for other ranks", LEDGER["wait"]),
+    "transfer": ("transfer", LEDGER["transfer"]),
+    "other": ("uneven ends of steps", LEDGER["other"]),
+}
+_LINES_IN, _BAR_IN, _FRAME_IN = 3.0, 0.27, 1.1
+"""heights in inches"""
+_SMALL = 8  # font size of the labels behind bars
+_SHADE = "0.93"
+_DODGE = 0.02
+"""of the axis: lines of several strategies stand beside each other"""
 
 
 def scaling_table(rows: Sequence[ScalingRow], *, smallest: str) -> RenderableType:
@@ -78,14 +91,12 @@ def _table(rows: Sequence[ScalingRow]) -> FittingTable[ScalingRow]:
 
 
 def _legend(smallest: str) -> str:
-    return "\n".join(
-        (
-            "ms: a step of all ranks, median over rounds. eff.: speed-up per rank.",
-            f"speed-up: over {smallest} in the same round, by samples per second.",
-            "±: how far the 95 % interval reaches, by Student's t over rounds.",
-            f"lost: share of the ranks' time beyond that of {smallest} for the same work:",
-            "in compute that takes longer, waiting for ranks, transfer, fetching data.",
-        )
+    return (
+        "ms: a step of all ranks, median over rounds. eff.: speed-up per rank.\n"
+        f"speed-up: over {smallest} in the same round, by samples per second.\n"
+        "±: how far the 95 % interval reaches, by Student's t over rounds.\n"
+        f"lost: share of the ranks' time beyond that of {smallest} for the same work:\n"
+        "in compute that takes longer, waiting for ranks, transfer, fetching data."
     )
 
 
@@ -98,22 +109,6 @@ def _wide(middle: float | None, high: float | None) -> str:
 
 def _share(share: float | None) -> str:
     return format_known("{:.0%}", share).replace("-0%", "0%").replace("-", "−")
-
-
-_PARTS = {
-    "needed": ("compute, as the smallest count needs it", LEDGER["compute"]),
-    "more": ("compute that takes longer", "#d9825b"),
-    "data": ("data", LEDGER["data"]),
-    "wait": ("wait for other ranks", LEDGER["wait"]),
-    "transfer": ("transfer", LEDGER["transfer"]),
-    "other": ("uneven ends of steps", LEDGER["other"]),
-}
-_LINES_IN, _BAR_IN, _FRAME_IN = 3.0, 0.27, 1.1
-"""heights in inches"""
-_SMALL = 8
-_SHADE = "0.93"
-_DODGE = 0.02
-"""of the axis: lines of several strategies stand beside each other"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +236,6 @@ def _draw_laws(
     fine: Sequence[float],
     kinds: Sequence[str],
 ) -> None:
-    """Draw what the fitted laws say of all counts."""
     drawn = []
     for fit in fits:
         _, say = LAWS[fit.law]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from drumline.bench.scaling.laws import Law, fit_rounds
-from drumline.bench.scaling.spec import Count, Mode, ScalingCase, ScalingSpec
+from drumline.bench.scaling.spec import ALONE, Count, Mode, ScalingCase, ScalingSpec
 from drumline.core.errors import UsageError
 from drumline.core.rundir import Event, RunDir
 from drumline.report.intervals import interval_cells, median_interval, quartiles
@@ -39,11 +39,6 @@ class Parts(NamedTuple):
     """exposed: nothing was computed meanwhile; so is the next"""
     transfer: float
     other: float
-
-    @property
-    def total(self) -> float:
-        """All of them."""
-        return sum(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +117,7 @@ def lost_shares(parts: Parts, base: Parts, *, times: float, work: float) -> Part
 
     There are `times` as many ranks as there, and a step is `work` times as much.
     """
-    whole = times * parts.total
+    whole = times * sum(parts)
     return Parts(
         *((times * own - work * its) / whole for own, its in zip(parts, base, strict=True))
     )
@@ -136,27 +131,23 @@ class Study:
     cases: Sequence[ScalingCase]
     cores: int
     runs: dict[str, dict[int, RunTimes]] = field(default_factory=dict)
-    """by the case's label, then by round"""
+    """by the configuration's name, then by round"""
 
-    def add(self, case: ScalingCase, number: int, times: RunTimes) -> None:
-        """Note a run."""
-        own = {**self.runs.get(case.label, {}), number: times}
-        self.runs[case.label] = dict(sorted(own.items()))
+    def add(self, case: ScalingCase, times: RunTimes) -> None:
+        """Note a run, of a later round than those of the same configuration before it."""
+        self.runs.setdefault(case.name, {})[case.round] = times
 
     def find(self, mode: Mode, kind: str, count: Count) -> ScalingCase | None:
         """Return the case of a series that has so many ranks; None: it was never measured."""
         for case in self.cases:
-            if case.serves(mode, kind) and case.count == count and case.label in self.runs:
+            in_series = case.mode in (mode, None) and case.kind in (kind, ALONE)
+            if in_series and case.count == count and case.name in self.runs:
                 return case
         return None
 
-    def base(self, mode: Mode, kind: str) -> ScalingCase | None:
-        """Return the case that a series is held against."""
-        return self.find(mode, kind, self.spec.base)
-
     def of(self, case: ScalingCase) -> list[RunTimes]:
         """Return the runs of a case, in the order of the rounds."""
-        return list(self.runs[case.label].values())
+        return list(self.runs[case.name].values())
 
     def times(self, case: ScalingCase) -> float:
         """Return how many times as many ranks there are as at the smallest count."""
@@ -168,10 +159,10 @@ class Study:
 
     def speedups(self, case: ScalingCase, base: ScalingCase) -> dict[int, float]:
         """Return the speed-up in each round that has both, so that both saw the same machine."""
-        held = self.runs[base.label]
+        held = self.runs[base.name]
         return {
             number: self.work(case) * held[number].median_s / times.median_s
-            for number, times in self.runs[case.label].items()
+            for number, times in self.runs[case.name].items()
             if number in held
         }
 
@@ -279,12 +270,11 @@ def fit_series(study: Study) -> list[ScalingFit]:
 
 
 def _fit(study: Study, mode: Mode, kind: str) -> ScalingFit | None:
-    base = study.base(mode, kind)
-    found = [study.find(mode, kind, count) for count in study.spec.counts[1:]]
-    cases = [case for case in found if case is not None]
-    roomy = [case for case in cases if not study.crowded(case)]
+    base = study.find(mode, kind, study.spec.base)
     if base is None:
         return None
+    cases = [case for count in study.spec.counts[1:] if (case := study.find(mode, kind, count))]
+    roomy = [case for case in cases if not study.crowded(case)]
     rounds: dict[int, dict[float, float]] = {}
     for case in roomy or cases:
         for number, speedup in study.speedups(case, base).items():
@@ -306,12 +296,12 @@ def _fit(study: Study, mode: Mode, kind: str) -> ScalingFit | None:
 
 
 def _row(study: Study, mode: Mode, kind: str, case: ScalingCase, *, kept: bool) -> ScalingRow:
-    runs, base = study.of(case), study.base(mode, kind)
+    runs, base = study.of(case), study.find(mode, kind, study.spec.base)
     time = median_interval([times.median_s for times in runs])
     step_low, _, step_high = quartiles([step for times in runs for step in times.steps_s])
     batch, parts = case.spec.data.batch, mean_parts(runs)
     row = ScalingRow(
-        case=case.label,
+        case=case.name,
         mode=mode,
         kind=kind,
         ranks=case.count.ranks,
@@ -348,4 +338,4 @@ def _compare(row: ScalingRow, study: Study, case: ScalingCase, base: ScalingCase
     cells: dict[str, Any] = interval_cells("speedup", speedup)
     cells |= interval_cells("efficiency", efficiency)
     cells |= {f"lost_{name}": share for name, share in lost._asdict().items()}
-    return replace(row, ideal_s=smallest * work / row.times, lost=lost.total, **cells)
+    return replace(row, ideal_s=smallest * work / row.times, lost=sum(lost), **cells)

@@ -21,13 +21,28 @@ from drumline.bench.scaling.rows import (
     fit_series,
     read_times,
 )
-from drumline.bench.scaling.spec import Repeat, ScalingSpec
+from drumline.bench.scaling.spec import ScalingCase, ScalingSpec
 from drumline.core.errors import UsageError
 from drumline.core.formatting import counted, listed
 from drumline.core.processes import count_cores
 from drumline.launch.probe import Watch
 from drumline.report.intervals import Interval, Order, compare
 from drumline.report.page import table as form
+
+_LOSSES = {
+    "lost_compute": "longer compute",
+    "lost_wait": "waiting for other ranks",
+    "lost_transfer": "transfer",
+    "lost_data": "fetching data",
+    "lost_other": "uneven ends of steps",
+}
+_SEEN = 0.005
+"""shares that are less are not told"""
+_OFF = 0.1
+"""a fit that is off by more is no description of what was measured"""
+_BUSY = 0.5
+"""of the cores: with more to do than that, a machine has no room for what is measured"""
+_SINGLE = "a share from one count besides the smallest does not tell whether the law holds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +67,7 @@ class ScalingResult(BenchResult[ScalingRow]):
 
 
 def run_scaling(
-    spec: ScalingSpec, runs: Sequence[Repeat], *, out: Path | None, watch: Watch
+    spec: ScalingSpec, runs: Sequence[ScalingCase], *, out: Path | None, watch: Watch
 ) -> ScalingResult:
     """Run `bench scaling`: train every case in every round; blocks until the last has ended.
 
@@ -62,18 +77,18 @@ def run_scaling(
         UsageError: a case does not fit the model or the data.
         InterruptError: Ctrl-C; nothing is left but what `out` keeps.
     """
-    study = Study(spec, [run.case for run in runs if run.round == 0], count_cores())
+    study = Study(spec, [run for run in runs if run.round == 0], count_cores())
     load, failed = round(os.getloadavg()[0], 2), list[CaseFailure]()
     with contextlib.closing(run_cases(runs, out=out, watch=watch)) as every:
         for ended in every:
-            case = ended.case.case
+            case = ended.case
             if ended.error is None:
                 try:
-                    study.add(case, ended.case.round, read_times(ended.run, case.spec))
+                    study.add(case, read_times(ended.run, case.spec))
                 except UsageError as error:
-                    raise UsageError(f"{case.label}: {error.message}") from None
+                    raise UsageError(f"{case.name}: {error.message}") from None
             elif isinstance(ended.error, UsageError):
-                raise UsageError(f"{case.label}: {ended.error.message}")
+                raise UsageError(f"{case.name}: {ended.error.message}")
             else:
                 failed.append(ended.failure(kept=out is not None))
     return build_scaling_result(study, load=load, failed=failed, kept=out is not None)
@@ -96,22 +111,6 @@ def build_scaling_result(
         failed=list(failed),
         machine=describe_machine(),
     )
-
-
-_LOSSES = {
-    "lost_compute": "longer compute",
-    "lost_wait": "waiting for other ranks",
-    "lost_transfer": "transfer",
-    "lost_data": "fetching data",
-    "lost_other": "uneven ends of steps",
-}
-_SEEN = 0.005
-"""shares that are less are not told"""
-_OFF = 0.1
-"""a fit that is off by more is no description of what was measured"""
-_BUSY = 0.5
-"""of the cores: with more to do than that, a machine has no room for what is measured"""
-_SINGLE = "a share from one count besides the smallest does not tell whether the law holds"
 
 
 def describe_notes(

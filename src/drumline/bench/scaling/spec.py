@@ -17,7 +17,7 @@ Where the smallest count has several ranks, each strategy has its own; strong an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -31,10 +31,10 @@ from drumline.spec.strategy import DATA_KINDS, SPLIT_KINDS
 
 Mode = Literal["strong", "weak"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+ALONE = "alone"
+"""instead of a strategy, where one rank has nobody to average with"""
 _MOST_BY_ITSELF = 8
 """ranks, where the user does not say how many"""
-
-
 Rising = AfterValidator(lambda counts: tuple(sorted(set(counts))))
 
 
@@ -86,10 +86,6 @@ class ScalingSpec(TrainingBench):
         """What there are more and more of."""
         return "nodes" if len(self.nodes) > 1 else "workers"
 
-    def batch_of(self, mode: Mode, count: Count) -> int:
-        """Return the samples per step of all ranks together."""
-        return self.batch if mode == "strong" else self.batch * count.ranks // self.base.ranks
-
     @classmethod
     def _default_workers(cls) -> object:
         """1, 2, 4, … as far as there are cores, but 2 in any case."""
@@ -119,10 +115,9 @@ class ScalingSpec(TrainingBench):
         return self
 
     def _check_batch(self) -> None:
-        most = max(count.ranks for count in self.counts) if "strong" in self.mode else 0
-        ranks = max(most, self.base.ranks)
-        self._check_samples(ranks, fewer=self.varies)
         base = self.base.ranks
+        most = max(count.ranks for count in self.counts) if "strong" in self.mode else base
+        self._check_samples(most, fewer=self.varies)
         if "weak" in self.mode and self.batch % base:
             message = (
                 f"in weak scaling all ranks have as much to do at every count, but a batch of "
@@ -132,13 +127,9 @@ class ScalingSpec(TrainingBench):
             raise ClashError(message, "batch", "mode", "workers", "nodes")
 
 
-ALONE = "alone"
-"""instead of a strategy, where one rank has nobody to average with"""
-
-
 @dataclass(frozen=True, kw_only=True)
-class ScalingCase:
-    """One configuration: so many ranks with so large a batch, by one strategy."""
+class ScalingCase(RunCase):
+    """One configuration in one round: so many ranks with so large a batch, by one strategy."""
 
     kind: str
     """the strategy, or ALONE"""
@@ -146,30 +137,18 @@ class ScalingCase:
     """None: at the smallest count strong and weak are the same"""
     count: Count
     spec: RunSpec
+    round: int = 0
 
     @property
-    def label(self) -> str:
-        """What people call it: `strong ddp ×4`, `alone`."""
+    def name(self) -> str:
+        """What people call the configuration: `strong ddp ×4`, `alone`."""
         ranks = None if self.kind == ALONE else f"×{self.count.ranks}"
         return " ".join(part for part in (self.mode, self.kind, ranks) if part)
 
-    def serves(self, mode: Mode, kind: str) -> bool:
-        """Whether it belongs to a series."""
-        return self.mode in (mode, None) and self.kind in (kind, ALONE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repeat(RunCase):
-    """A case in one of the rounds: a run of its own."""
-
-    case: ScalingCase
-    round: int
-    spec: RunSpec
-
     @property
     def label(self) -> str:
-        """What people call it."""
-        return f"{self.case.label}, round {self.round + 1}"
+        """What people call the run: `strong ddp ×4, round 1`."""
+        return f"{self.name}, round {self.round + 1}"
 
 
 def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
@@ -187,7 +166,7 @@ def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
     return cases
 
 
-def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[Repeat]:
+def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[ScalingCase]:
     """Put `bench scaling`'s runs in order: round by round, each round beginning elsewhere.
 
     So what disturbs the machine for a while hits all configurations alike, and none is always the
@@ -197,7 +176,7 @@ def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[Repeat]:
     for number in range(repeats):
         first = number * len(cases) // repeats
         turn = [*cases[first:], *cases[:first]]
-        runs += [Repeat(case=case, round=number, spec=case.spec) for case in turn]
+        runs += [replace(case, round=number) for case in turn]
     return runs
 
 
@@ -205,9 +184,10 @@ def _build_case(spec: ScalingSpec, kind: str, mode: Mode | None, count: Count) -
     strategy: dict[str, object] = {"kind": kind}
     if kind == ALONE:  # nothing is put into buckets, since nothing will be sent
         strategy = {"kind": "allreduce", "bucketed": False}
+    weak_batch = spec.batch * count.ranks // spec.base.ranks
     run = spec.build_run(
         name=kind,
-        batch=spec.batch_of(mode or "strong", count),
+        batch=weak_batch if mode == "weak" else spec.batch,
         strategy=strategy,
         checkpoint={"every_steps": spec.steps},  # none between the steps that are timed
         threads=spec.threads,

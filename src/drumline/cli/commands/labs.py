@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -70,10 +69,9 @@ def check(
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabRunOptions:
-    """How a lab is to be run."""
-
+@lab_app.command(calls="labs:run_lab_command")
+def run(
+    number: Annotated[int, typer.Argument(metavar="LAB", help="1, 2, 3 or 4.")],
     full: Annotated[
         bool,
         typer.Option(
@@ -81,21 +79,15 @@ class LabRunOptions:
             help="The long form: more steps, seeds and cases; on all of MNIST if it was fetched "
             "(drumline data fetch mnist).",
         ),
-    ] = False
-    lang: Annotated[Language, typer.Option("--lang", help="Of the report.")] = Language.EN
+    ] = False,
+    lang: Annotated[Language, typer.Option("--lang", help="Of the report.")] = Language.EN,
     out: Annotated[Path | None, typer.Option(help="Where the report goes (default: labs/LAB).")] = (
         None
-    )
+    ),
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Keep what was measured before with the same arguments.")
-    ] = False
-    as_json: Json = False
-
-
-@lab_app.command(calls="labs:run_lab_command")
-def run(
-    number: Annotated[int, typer.Argument(metavar="LAB", help="1, 2, 3 or 4.")],
-    options: LabRunOptions,
+    ] = False,
+    as_json: Json = False,
     args: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="nodes, link, seed.")
     ] = None,

@@ -12,6 +12,8 @@ from drumline.cli.app import Json, app, data_app, print_json
 from drumline.report.page.translator import Language
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]
+PageLanguage = Annotated[Language, typer.Option("--lang", help="Of the page.")]
+PageFolder = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the page.")]
 
 
 @app.command(calls="show:runs_command")
@@ -113,10 +115,6 @@ def data_fetch(
     Example:
         drumline data fetch mnist fashion-mnist
     """
-
-
-PageLanguage = Annotated[Language, typer.Option("--lang", help="Of the page.")]
-PageFolder = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the page.")]
 
 
 @app.command(calls="report:report_command")

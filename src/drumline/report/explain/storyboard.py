@@ -77,7 +77,6 @@ def _parts(explanation: Explanation, width: int) -> Iterator[RenderableType]:
 
 
 def _title(call: CollectiveCall) -> Text:
-    """Return the title of an explained collective: the call, what it does and how."""
     nodes = f", {call.ranks_per_node} a node" if call.algorithm == "hierarchical" else ""
     root = f", root {call.root}" if call.collective in ROOTED else ""
     size = f", {format_bytes(call.nbytes)}" if call.collective != "barrier" else ""
@@ -95,7 +94,8 @@ class _Board:
         self.playback = explanation.playback
         self.width = width
         self.call = explanation.call
-        self.names = name_pieces(len(self.playback.pieces))
+        nameless = self.call.collective == "barrier"  # its one piece is that a rank has come
+        self.names = [""] if nameless else name_pieces(len(self.playback.pieces))
         self.combines = self.call.collective in _COMBINES
         self.all_to_all = self.call.collective == "all_to_all"
         longest = max(
@@ -116,7 +116,7 @@ class _Board:
             text.append(what)
         elif self.combines:
             text.append("a3: piece a with the values of 3 ranks")
-        elif self.call.collective == "all_to_all":
+        elif self.all_to_all:
             text.append("b0: part b of rank 0")
         if not self.combines:
             text.append("· nothing yet" if text.plain.endswith("\n") else "; · nothing yet")
@@ -125,7 +125,6 @@ class _Board:
         return text
 
     def _pieces(self) -> str:
-        """Name the pieces with their size."""
         sizes = [(end - start) * self.call.element_bytes for start, end in self.playback.pieces]
         if self.call.collective == "barrier":
             return ""
@@ -152,8 +151,6 @@ class _Board:
 
     def _arrow(self, move: Move) -> Text:
         names = [self.names[content.piece] for content in move.content]
-        if self.call.collective == "barrier":
-            names = []
         carried = "".join(names) if len(names) <= 4 else f"{names[0]}…{names[-1]}"
         lost = "" if move.received_ns is not None else "✗"
         return Text.assemble(
@@ -180,8 +177,6 @@ class _Board:
         if cell is None:
             return Text("·", style="dim")
         name, strong = self.names[cell.piece], "bold " if fresh else ""
-        if self.call.collective == "barrier":
-            name = ""
         if self.marks:
             text = Text(name, style=strong)
             for rank in range(self.call.ranks):
@@ -195,7 +190,6 @@ class _Board:
 
 
 def _color(rank: int) -> str:
-    """Return a rank's colour in an explained collective."""
     return RANK_COLORS[rank % len(RANK_COLORS)]
 
 

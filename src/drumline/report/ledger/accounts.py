@@ -25,6 +25,10 @@ from typing import Any
 
 from drumline.core.rundir import Event
 
+_TIMES = {"blocked": (0, 1), "spans": (2, 3), "work": (3, 4)}
+"""what rows of a step's event have when something began and ended, and where in the row"""
+NS = 1e-9
+
 
 def on_one_clock(logs: Sequence[Sequence[Event]]) -> Sequence[Sequence[Event]]:
     """Return the event logs of all ranks with their steps' times on rank 0's clock."""
@@ -47,11 +51,6 @@ def _shifted(log: Sequence[Event]) -> Iterator[Event]:
                 own = [value - ahead if at in times else value for at, value in enumerate(row)]
                 moved.setdefault(key, []).append(own)
         yield {**event, **moved}
-
-
-_TIMES = {"blocked": (0, 1), "spans": (2, 3), "work": (3, 4)}
-"""what rows of a step's event have when something began and ended, and where in the row"""
-NS = 1e-9
 
 
 @dataclass

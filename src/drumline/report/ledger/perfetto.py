@@ -110,7 +110,6 @@ def _holds(outer: _Piece, inner: _Piece) -> bool:
 
 
 def _step(step: Event) -> Iterator[_Piece]:
-    """Tell the pieces of one step."""
     began = step["t"]
     args = {"step": step["step"], "loss": step["loss"]}
     name = f"step {step['step']}"

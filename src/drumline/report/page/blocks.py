@@ -14,6 +14,8 @@ from drumline.report.plots import FigureStyle
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Draw = Callable[[FigureStyle], "Figure"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Paragraph:
@@ -81,9 +83,6 @@ class TableBlock:
     def _cell(self, row: int, column: Column) -> CellRef:
         ref = self.table.cell_at(row, column.key, column.form)
         return replace(ref, text=column.labels.get(ref.text, ref.text))
-
-
-Draw = Callable[[FigureStyle], "Figure"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,9 +90,8 @@ def _lowered(text: str) -> str:
 
 
 def _table(table: blocks.TableBlock) -> str:
-    rows = [[column.name for column in table.columns]]
-    rows += [[str(cell) for cell in cells] for cells in table.cells()]
     ruler = ["---" if column.align == "left" else "---:" for column in table.columns]
-    rows.insert(1, ruler)
+    rows = [[column.name for column in table.columns], ruler]
+    rows += [[str(cell) for cell in cells] for cells in table.cells()]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return f"**{table.title}**\n\n" + "\n".join(lines)

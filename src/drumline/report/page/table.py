@@ -24,6 +24,7 @@ from drumline.report.intervals import Interval, interval_cells
 NumberFormat = Callable[[float], str]
 """how a number is written, with its unit"""
 NOTHING = "–"
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +42,7 @@ class CellRef:
     high: str | None = None
 
     def __str__(self) -> str:
-        """Return what a reader sees."""
         return self.text
-
-
-R = TypeVar("R")
 
 
 class Table(Generic[R]):
@@ -69,6 +66,8 @@ class Table(Generic[R]):
         self, name: str, row_type: type[R], records: Iterable[R] = (), *, key: str = "key"
     ) -> None:
         self.name = name
+        self.file = f"data/{name}.csv"
+        """in the folder of a report"""
         hints = get_type_hints(row_type, include_extras=True)
         self._titles = {each: key if each == "key" else each.rstrip("_") for each in hints}
         self._intervals = {each for each, hint in hints.items() if _is_interval(hint)}
@@ -79,11 +78,6 @@ class Table(Generic[R]):
         """the cells of each record, by column"""
         for record in records:
             self.append(record)
-
-    @property
-    def file(self) -> str:
-        """Its file in the folder of a report."""
-        return f"data/{self.name}.csv"
 
     @property
     def columns(self) -> list[str]:
@@ -101,7 +95,6 @@ class Table(Generic[R]):
         self.records.append(record)
 
     def _spread(self, field_: str, value: Any) -> Mapping[str, object]:
-        """Return the cells of one field."""
         if field_ in self._intervals:
             return interval_cells(self._titles[field_], value)
         return value if isinstance(value, Mapping) else {self._titles[field_]: value}
@@ -221,10 +214,6 @@ def milliseconds(value: float) -> str:
     return f"{value:.3g} ms" if value < 999.5 else f"{value:.0f} ms"
 
 
-seconds: NumberFormat = format_seconds
-size: NumberFormat = format_bytes
-
-
 def count(value: float) -> str:
     """Write a whole number on a report's page: `12 345`."""
     return f"{value:,.0f}".replace(",", " ")
@@ -233,6 +222,21 @@ def count(value: float) -> str:
 def plain(value: float) -> str:
     """Write a number on a report's page, with three digits."""
     return f"{value:.3g}"
+
+
+def tiny(value: float) -> str:
+    """Write what may be rounding on a report's page: `3.1e-07`, and 0 as it is."""
+    return "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3g}"
+
+
+seconds: NumberFormat = format_seconds
+size: NumberFormat = format_bytes
+FORMS: Mapping[str, NumberFormat] = {
+    **{form.__name__: form for form in (count, milliseconds, percent, plain, points, times, tiny)},
+    "seconds": seconds,
+    "size": size,
+}
+"""by the names that a text may ask for: `{row.loss:tiny}`"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,16 +265,3 @@ class Findings:
         finding = Finding(name=name, value=value, from_=of)
         self.table.append(finding)
         return self.table.quote(finding, "value", form)
-
-
-def tiny(value: float) -> str:
-    """Write what may be rounding on a report's page: `3.1e-07`, and 0 as it is."""
-    return "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3g}"
-
-
-FORMS: Mapping[str, NumberFormat] = {
-    **{form.__name__: form for form in (count, milliseconds, percent, plain, points, times, tiny)},
-    "seconds": seconds,
-    "size": size,
-}
-"""by the names that a text may ask for: `{row.loss:tiny}`"""

@@ -42,19 +42,11 @@ class Sentence:
     parts: tuple[str | CellRef, ...]
 
     def __str__(self) -> str:
-        """Return it as plain text."""
         return "".join(map(str, self.parts))
-
-    @property
-    def refs(self) -> tuple[CellRef, ...]:
-        """The numbers in it."""
-        return tuple(part for part in self.parts if isinstance(part, CellRef))
 
 
 Text = str | Sentence
 Filling = str | int | CellRef | Sentence
-
-
 Texts = Mapping[Language, Mapping[str, str]]
 """by language, then by dotted key"""
 

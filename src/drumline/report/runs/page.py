@@ -1,27 +1,161 @@
-"""The page about one run or several: `drumline report` and `drumline compare`.
+"""The page about one run or several, for `drumline report` and `drumline compare`: its tables, out
+of the runs' records, a CSV file each; its text and figures.
 
-Its text is `report/text/<language>.yaml`; what the analysis says is chosen by what was measured.
+The text is `report/text/<language>.yaml`; what the analysis says is chosen by what was measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
 
-from drumline.report.intervals import compare
+from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.page import blocks
-from drumline.report.page.table import Findings, Table, times
+from drumline.report.page import table as form
+from drumline.report.page.table import Findings, Table
 from drumline.report.page.translator import Filling, Language, Sentence, Translator, page_texts
 from drumline.report.plots import LEDGER, FigureStyle
-from drumline.report.runs.record import CurvePoint, RunRecord
-from drumline.report.runs.tables import COLUMN, RunRow, RunTables, build_tables
+from drumline.report.runs.record import CurvePoint, RunRecord, Score, find_differences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+COLUMN = "key"
+"""of the table of differences, beside one of each run's name: no run is called so"""
+_SMOOTH = 40
+"""a curve is drawn as means of so many pieces, over a faint line of all steps"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """A run; None: its directory does not tell."""
+
+    run: str
+    done: str
+    """yes or no"""
+    model: str
+    data: str
+    strategy: str
+    ranks: Annotated[int | None, form.count]
+    steps: Annotated[int | None, form.count]
+    loss: Annotated[float | None, form.plain]
+    accuracy: Annotated[float | None, form.points]
+    train_s: Annotated[float | None, form.seconds]
+    step_ms: Annotated[Interval | None, form.milliseconds]
+    """median and quartiles"""
+    samples_per_s: Annotated[float | None, form.count]
+    peak_bytes: Annotated[int | None, form.size]
+    waited_for: int | None
+    """the rank that the others waited for most; and its share of all lost time"""
+    waited_share: Annotated[float | None, form.percent]
+    weights_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRow:
+    """A mean step of a rank; wait and transfer are what was not hidden behind compute."""
+
+    run: str
+    rank: Annotated[int, form.count]
+    data_ms: Annotated[float, form.milliseconds]
+    compute_ms: Annotated[float, form.milliseconds]
+    wait_ms: Annotated[float, form.milliseconds]
+    transfer_ms: Annotated[float, form.milliseconds]
+    caused_ms: Annotated[float, form.milliseconds]
+    """how long others waited for it"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceRow:
+    """A key in which specs differ, and what each run has."""
+
+    key: str
+    values: Mapping[str, str]
+    """by the run's name"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTables:
+    """All tables of the page."""
+
+    runs: Table[RunRow]
+    compared: list[str]
+    """the runs whose spec could be read"""
+    differences: Table[DifferenceRow]
+    curves: Table[CurvePoint]
+    scores: Table[Score]
+    ledger: Table[LedgerRow]
+
+
+def build_tables(records: Sequence[RunRecord]) -> RunTables:
+    """Build the tables of a report about runs from their records."""
+    specs = {record.name: record.spec_values for record in records if record.spec_values}
+    differences = [
+        DifferenceRow(key=key, values=dict(zip(specs, values, strict=True)))
+        for key, values in find_differences(list(specs.values())).items()
+    ]
+    return RunTables(
+        runs=Table("runs", RunRow, map(_run_row, records)),
+        compared=list(specs),
+        differences=Table("differences", DifferenceRow, differences),
+        curves=Table("curves", CurvePoint, (point for one in records for point in one.curve)),
+        scores=Table("scores", Score, (score for one in records for score in one.scores)),
+        ledger=Table("ledger", LedgerRow, _ledger_rows(records)),
+    )
+
+
+def _run_row(record: RunRecord) -> RunRow:
+    worst, share = _worst(record)
+    last = record.curve[-1] if record.curve else None
+    return RunRow(
+        run=record.name,
+        done="yes" if record.done else "no",
+        model=_named(record, "model", "name"),
+        data=_named(record, "data", "name"),
+        strategy=_named(record, "strategy", "kind"),
+        ranks=len(record.events) or None,
+        steps=None if last is None else last.step,
+        loss=record.loss,
+        accuracy=record.accuracy,
+        train_s=None if last is None else last.seconds,
+        step_ms=quartile_interval(record.step_s).scaled(1e3) if record.step_s else None,
+        samples_per_s=last.samples / last.seconds if last and last.seconds else None,
+        peak_bytes=max(record.peak_bytes, default=None),
+        waited_for=worst,
+        waited_share=share,
+        weights_sha256=str(record.summary.get("weights_sha256") or "")[:16],
+    )
+
+
+def _named(record: RunRecord, part: str, key: str) -> str:
+    value = record.spec_values.get(part)
+    if isinstance(value, dict):
+        value = value.get(key)
+    return str(value or "")
+
+
+def _worst(record: RunRecord) -> tuple[int | None, float | None]:
+    """The rank that the others waited for most, and its share of all lost time."""
+    if record.ledger is None:
+        return None, None
+    rank, share = max(record.ledger.blame.items(), key=lambda item: item[1])
+    return (rank, share) if share else (None, None)
+
+
+def _ledger_rows(records: Sequence[RunRecord]) -> Iterator[LedgerRow]:
+    for record in records:
+        if record.ledger is None or not record.ledger.steps:
+            continue
+        scale = 1e3 / record.ledger.steps
+        for row in record.ledger.ranks:
+            parts = {f"{part}_ms": spent_s * scale for part, spent_s in row.parts.items()}
+            caused = row.caused_s * scale
+            yield LedgerRow(run=record.name, rank=row.rank, **parts, caused_ms=caused)
 
 
 def build_runs_report(records: Sequence[RunRecord], lang: Language) -> blocks.Report:
@@ -41,6 +175,8 @@ def build_runs_report(records: Sequence[RunRecord], lang: Language) -> blocks.Re
         "analysis": [blocks.Paragraph(said=said, findings=True)] if said else [],
         "parameters": _parameters(records, say),
     }
+    every: list[Table[Any]] = [tables.runs, tables.differences, tables.curves, tables.scores]
+    every += [tables.ledger, findings.table]
     return blocks.Report(
         title=say.join([record.name for record in records]),
         lang=lang,
@@ -50,7 +186,7 @@ def build_runs_report(records: Sequence[RunRecord], lang: Language) -> blocks.Re
             for slug, own in sections.items()
             if own
         ],
-        tables=[*tables.all(), *([findings.table] if findings.table.rows else [])],
+        tables=[table for table in every if table.rows],
     )
 
 
@@ -142,7 +278,7 @@ def _of_two(a: RunRow, b: RunRow, findings: Findings, say: Translator) -> list[S
         ratio = findings.cell(
             f"step of {b.run} over {a.run}",
             b.step_ms.middle / a.step_ms.middle,
-            times,
+            form.times,
             of="runs.csv: step_ms",
         )
         # faster or slower only where the quartiles of the steps do not meet
@@ -160,10 +296,6 @@ def _of_two(a: RunRow, b: RunRow, findings: Findings, say: Translator) -> list[S
     if a.weights_sha256 and a.weights_sha256 == b.weights_sha256:
         said.append(say("runs.analysis.same_weights", **names))
     return said
-
-
-_SMOOTH = 40
-"""a curve is drawn as means of so many pieces, over a faint line of all steps"""
 
 
 def _draw_training_curves(tables: RunTables, style: FigureStyle) -> Figure:

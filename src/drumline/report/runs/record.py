@@ -185,9 +185,8 @@ def _read_events(record: RunRecord) -> None:
         record.curve.append(CurvePoint(**vars(at), loss=mean_loss(ranks)))
         positions[step] = at
     for event in record.events[0]:
-        if event["event"] == "epoch" and event.get("accuracy") is not None:
-            if (found := positions.get(event["step"])) is None:
-                continue
+        scored = event["event"] == "epoch" and event.get("accuracy") is not None
+        if scored and (found := positions.get(event["step"])) is not None:
             result = {key: event[key] for key in ("test_loss", "accuracy")}
             record.scores.append(Score(**vars(found), **result))
     record.ledger = accounts.compute_ledger(record.events)
