@@ -18,14 +18,8 @@ from drumline.bench.case_runner import Measurement
 from drumline.bench.communication.aggregation import run_aggregation
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import (
-    LabSettings,
-    Options,
-    Training,
-    build_measurement,
-    build_training,
-    place_ranks,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, place_ranks
+from drumline.spec.load import build_spec
 
 KINDS = (
     "allreduce",
@@ -79,7 +73,8 @@ def _collectives(settings: LabSettings) -> Measurement:
     if settings.nodes > 1:
         options = {**options, **place_ranks(settings, settings.nodes), "workers": [1]}
     rounds = {} if settings.full else {"rounds": 6}
-    return build_measurement("collectives", run_collectives, CollectivesSpec, {**options, **rounds})
+    spec = build_spec(CollectivesSpec, {**options, **rounds})
+    return Measurement(name="collectives", bench=run_collectives, spec=spec)
 
 
 def _aggregation(settings: LabSettings) -> Measurement:
@@ -94,7 +89,8 @@ def _aggregation(settings: LabSettings) -> Measurement:
     }
     if settings.link.rate is not None:
         options["link"] = settings.link
-    return build_measurement("aggregation", run_aggregation, AggregationSpec, options)
+    spec = build_spec(AggregationSpec, options)
+    return Measurement(name="aggregation", bench=run_aggregation, spec=spec)
 
 
 def _train(

@@ -17,14 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from drumline.core.errors import UsageError
-from drumline.labs.experiment import (
-    TRAIN_SAMPLES,
-    LabSettings,
-    Options,
-    Training,
-    build_training,
-    choose_data,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, train_samples
 
 KINDS = ("shuffle", "random", "sampling", "by_label", "dirichlet")
 """the first is what the others are compared with"""
@@ -157,7 +150,7 @@ def _averaging(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training
 
 
 def _alone(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training]:
-    batch, share = BATCH // of.ranks, TRAIN_SAMPLES[choose_data(settings)] // of.ranks
+    batch, share = BATCH // of.ranks, train_samples(settings) // of.ranks
     yield _train(settings, alone_name(None), 1, {"data": {"batch": batch, "samples": share}})
     for part, labels in enumerate(label_groups(of.ranks)[:_LABELS]):
         partition = {"kind": "by_label", "labels": [list(labels)]}

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from drumline.bench.model_parallel.rows import CaseRow, build_case_row, compare_with_alone
-from drumline.core.rundir import Event, RunDir
+from drumline.core.rundir import Event
 from drumline.labs.chapter import Chapter
-from drumline.labs.experiment import Results, runs_folder
+from drumline.labs.experiment import Results
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.repeats import LossRow
 from drumline.report.intervals import Interval, divide, quartile_interval
@@ -166,7 +166,7 @@ def _read(results: Results) -> list[_Ended]:
     rows, found = [], []
     for name, case in plan_named_cases(results.settings):
         if results.has(name):
-            run = RunDir(runs_folder(results.folder) / name)
+            run = results.run_dir(name)
             weights = (run.read_json("summary.json") or {}).get("weights_sha256")
             rows.append(build_case_row(case, run, kept=True))
             found.append((name, warm_steps(run.read_rank_events(case.spec.world_size)), weights))

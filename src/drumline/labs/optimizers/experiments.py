@@ -16,14 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from drumline.labs.experiment import (
-    TRAIN_SAMPLES,
-    LabSettings,
-    Options,
-    Training,
-    build_training,
-    choose_data,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, train_samples
 
 ENGINES = {"drumline": "", "torch": "-torch"}
 """whose optimizer it is, and what is behind its name in that of a run"""
@@ -107,7 +100,7 @@ def plan_experiments(settings: LabSettings) -> list[Training]:
         for order in ORDERS[1:]:
             name, data = order_name(optimizer, order), {"data": {"partition": order}}
             found.append(_train(settings, name, optimizer, epochs, data))
-    whole = {"data": {"batch": TRAIN_SAMPLES[choose_data(settings)]}}
+    whole = {"data": {"batch": train_samples(settings)}}
     found.append(_train(settings, WHOLE, "gd", of.short_gd_steps, whole))
     for optimizer in OPTIMIZERS:
         epochs = of.length(optimizer, short=True)
