@@ -23,18 +23,7 @@ import torch
 from torch import Tensor
 
 from drumline.core.errors import DataError, UsageError
-from drumline.data.catalogue import (
-    FILE_NAMES,
-    MNIST,
-    PUBLISHED,
-    TEST_IMAGES,
-    TEST_LABELS,
-    TRAIN_IMAGES,
-    TRAIN_LABELS,
-    Published,
-    find_files,
-    repair,
-)
+from drumline.data.catalogue import FILE_NAMES, MNIST, PUBLISHED, Published, find_files, repair
 from drumline.data.idx import read_idx
 from drumline.data.partition import Indices
 from drumline.spec.parts import DataSpec
@@ -204,10 +193,8 @@ def _read_images(spec: DataSpec, published: Published) -> tuple[LabelledImages, 
     else:
         files = {name: PACKAGED / spec.name / f"{name}.gz" for name in FILE_NAMES}
         fix = _REINSTALL
-    return (
-        _read_pair(files[TRAIN_IMAGES], files[TRAIN_LABELS], fix),
-        _read_pair(files[TEST_IMAGES], files[TEST_LABELS], fix),
-    )
+    train_images, train_labels, test_images, test_labels = (files[name] for name in FILE_NAMES)
+    return _read_pair(train_images, train_labels, fix), _read_pair(test_images, test_labels, fix)
 
 
 def _read_pair(images_path: Path, labels_path: Path, fix: str) -> LabelledImages:

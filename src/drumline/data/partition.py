@@ -213,11 +213,8 @@ class BatchPlan:
             self._spans = _own_spans(np.array([len(part) for part in self._kept]), batch)
         self.totals: Indices = (self._spans[1] - self._spans[0]).sum(axis=0)
         """samples of all ranks together, for each step of an epoch"""
-
-    @property
-    def steps(self) -> int:
-        """Steps per epoch."""
-        return len(self.totals)
+        self.steps = len(self.totals)
+        """per epoch"""
 
     def order(self, epoch: int, rank: int) -> Indices:
         """Return the order of indices that the rank's spans refer to in this epoch."""

@@ -112,18 +112,13 @@ class Cases:
     def __init__(self, chapter: Chapter) -> None:
         self.forms = chapter.table("forms", FormRow)
         self.ranks = chapter.table("ranks", RankRow)
-        self.baseline = chapter.table("baseline", BaselineRow).first()
         self.curves = chapter.table("curves", LossRow)
         self.trace = chapter.table("trace", TraceRow)
-
-    @property
-    def drift(self) -> float:
-        """By which share the machine itself changed between the first run and the last."""
-        return (self.baseline.drift or 0.0) if self.baseline else 0.0
-
-    def split(self) -> list[FormRow]:
-        """Return those that are not one process alone."""
-        return [row for row in self.forms.records if row.form != "alone"]
+        self.split = [row for row in self.forms.records if row.form != "alone"]
+        """those that are not one process alone"""
+        self.baseline = chapter.table("baseline", BaselineRow).first()
+        self.drift = (self.baseline.drift or 0.0) if self.baseline else 0.0
+        """by which share the machine itself changed between the first run and the last"""
 
 
 @dataclass(frozen=True, kw_only=True)

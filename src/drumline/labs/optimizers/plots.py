@@ -46,10 +46,7 @@ def draw_accuracy(plot: Plot, scores: Table[ScoreRow]) -> Figure:
 
 
 def draw_engines(
-    plot: Plot,
-    ours: Table[CurveRow],
-    theirs: Table[CurveRow],
-    engines: Table[EngineRow],
+    plot: Plot, ours: Table[CurveRow], theirs: Table[CurveRow], engines: Table[EngineRow]
 ) -> Figure:
     """Draw lab 1's figure of our optimizers' curves over torch's, and the ratios of times."""
     figure, (losses, ratios) = plot.panels(2, height=3.3)
