@@ -88,20 +88,20 @@ def tabulate_curves(
     chapter: Chapter, name: str, runs: Runs, *, key: str, width: int | Mapping[str, int]
 ) -> Table[CurveRow]:
     """Make the table of a lab's loss curves, smoothed over one width for all, or one for each."""
-    table = chapter.tabulate(name, CurveRow, (), key=key)
-    for what, records in runs.items():
-        steps = width if isinstance(width, int) else width[what]
-        curves = [smoothed(record.curve, steps) for record in records]
-        for points in zip(*curves, strict=False):  # a run of fewer steps ends all
-            row = CurveRow(
-                key=what,
-                step=points[0].step,
-                samples=points[0].samples,
-                seconds=statistics.median(point.seconds for point in points),
-                loss=geometric_mean_of(point.loss for point in points),
-            )
-            table.append(row)
-    return table
+    widths = dict.fromkeys(runs, width) if isinstance(width, int) else width
+    rows = [
+        CurveRow(
+            key=what,
+            step=points[0].step,
+            samples=points[0].samples,
+            seconds=statistics.median(point.seconds for point in points),
+            loss=geometric_mean_of(point.loss for point in points),
+        )
+        for what, records in runs.items()
+        # a run of fewer steps ends all
+        for points in zip(*(smoothed(one.curve, widths[what]) for one in records), strict=False)
+    ]
+    return chapter.tabulate(name, CurveRow, rows, key=key)
 
 
 def tabulate_scores(chapter: Chapter, name: str, runs: Runs, *, key: str) -> Table[ScoreRow]:
