@@ -14,6 +14,7 @@ from __future__ import annotations
 import lzma
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -246,12 +247,11 @@ def _read_text(spec: DataSpec) -> Dataset:
         raise DataError(f"cannot read {path}: {error}; {_REINSTALL}", path=path) from error
     tokens, vocabulary = encode(text)
     bound = len(tokens) - len(tokens) // 10
+    split = partial(TextSplit, vocabulary=vocabulary, sequence=spec.sequence)
     return Dataset(
         name=spec.name,
-        train=TextSplit(
-            tokens[:bound], vocabulary=vocabulary, sequence=spec.sequence, samples=spec.samples
-        ),
-        test=TextSplit(tokens[bound:], vocabulary=vocabulary, sequence=spec.sequence),
+        train=split(tokens[:bound], samples=spec.samples),
+        test=split(tokens[bound:]),
         classes=len(vocabulary),
     )
 

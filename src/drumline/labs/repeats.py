@@ -21,6 +21,8 @@ Runs = Mapping[str, Sequence[RunRecord]]
 """runs by what they show; the runs of one differ in their seed alone"""
 ROUNDING = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""
+WIDTH = 20
+"""steps that a drawn loss is the mean of, where a lab does not say otherwise"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +87,10 @@ def accuracy_of(records: Iterable[RunRecord]) -> Interval | None:
 
 
 def tabulate_curves(
-    chapter: Chapter, name: str, runs: Runs, *, key: str, width: int | Mapping[str, int]
+    chapter: Chapter, name: str, runs: Runs, *, key: str, widths: Mapping[str, int] | None = None
 ) -> Table[CurveRow]:
-    """Make the table of a lab's loss curves, smoothed over one width for all, or one for each."""
-    widths = dict.fromkeys(runs, width) if isinstance(width, int) else width
+    """Make the table of a lab's loss curves, smoothed over `WIDTH` steps, or so many for each."""
+    widths = widths or dict.fromkeys(runs, WIDTH)
     rows = [
         CurveRow(
             key=what,

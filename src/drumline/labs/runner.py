@@ -1,13 +1,7 @@
 """`drumline lab run`: the experiments of a lab, one after the other, then its report.
 
-The report has the sections that graders look for:
-
-principle    from the lab's task sheet
-code         the source that ran, by symbol
-parameters   settings, machine, versions, seeds, every experiment
-results      tables and pictures
-analysis     sentences made from the numbers, and the author's own words
-again        how to make it again, and how to check it
+The report has the sections that graders look for: the principle, the code that ran, the parameters,
+the results, their analysis with the author's own words, and how to make it all again.
 """
 
 from __future__ import annotations

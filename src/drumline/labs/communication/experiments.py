@@ -6,7 +6,7 @@
 | aggregation | strategies averaging a model's gradients: even nodes, a slow CPU, a slow link |
 | even-K, late-K | training by strategy K, without and with a rank that comes late by a delay |
 | mean-gradients … | sum against mean, gradients against parameters |
-| full-size, fp16 | 32 bits on the way, or 16 |
+| compress-none, compress-fp16 | 32 bits on the way, or 16 |
 """
 
 from __future__ import annotations
@@ -21,27 +21,11 @@ from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.labs.experiment import LabSettings, Options, Training, build_training, place_ranks
 from drumline.spec.load import build_spec
 
-KINDS = (
-    "allreduce",
-    "reduce_broadcast",
-    "gather_scatter",
-    "all_gather",
-    "ring",
-    "chunked_ring",
-    "parameter_server",
-)
+_COMPOSED = ("reduce_broadcast", "gather_scatter", "all_gather")
+"""made of other collectives of the backend"""
+KINDS = ("allreduce", *_COMPOSED, "ring", "chunked_ring", "parameter_server")
 """the ways to average that are compared"""
-WAYS = (
-    "native",
-    "reduce_broadcast",
-    "gather_scatter",
-    "all_gather",
-    "linear",
-    "ring",
-    "chunked_ring",
-    "tree",
-    "halving_doubling",
-)
+WAYS = ("native", *_COMPOSED, "linear", "ring", "chunked_ring", "tree", "halving_doubling")
 """the ways to one all_reduce that are timed by size and ranks; linear is the parameter server"""
 DELAYED = ("allreduce", "chunked_ring", "parameter_server")
 """those that train with a late rank"""

@@ -96,12 +96,10 @@ def write_learning(chapter: Chapter, results: Results) -> None:
         return
     rows = [tables.build_strategy_row(kind, records) for kind, records in runs.items()]
     ends = chapter.tabulate("strategies", tables.StrategyRow, rows)
-    curves = repeats.tabulate_curves(
-        chapter, "strategy_curves", runs, key="kind", width=tables.WIDTH
-    )
+    curves = repeats.tabulate_curves(chapter, "strategy_curves", runs, key="kind")
     scores = repeats.tabulate_scores(chapter, "strategy_scores", runs, key="kind")
     chapter.picture(
-        "strategies", plots.draw_learning, curves, scores, ranks=of.ranks, width=tables.WIDTH
+        "strategies", plots.draw_learning, curves, scores, ranks=of.ranks, width=repeats.WIDTH
     )
     chapter.show(ends, "kind", "accuracy", "test_loss", "loss", "step_ms", "wait_share")
     base = chapter.text.name("kind", tables.MIXED)
@@ -151,7 +149,7 @@ def write_averaging(chapter: Chapter, results: Results) -> None:
     )
     averaging = chapter.tabulate("averaging", tables.AveragingRow, averaged)
     alone = chapter.tabulate("alone", tables.AloneRow, parts)
-    chapter.picture("hidden", plots.draw_averaging, local, averaging, alone, width=tables.WIDTH)
+    chapter.picture("hidden", plots.draw_averaging, local, averaging, alone, width=repeats.WIDTH)
     chapter.show(averaging)
     chapter.show(alone)
     _describe_local(chapter, local)
@@ -229,9 +227,7 @@ def write_scaling(chapter: Chapter, results: Results) -> None:
         tables.build_setup_row(setup, records, setups["1"]) for setup, records in setups.items()
     ]
     scaling = chapter.tabulate("scaling", tables.SetupRow, rows)
-    curves = repeats.tabulate_curves(
-        chapter, "scaling_curves", setups, key="setup", width=tables.WIDTH
-    )
+    curves = repeats.tabulate_curves(chapter, "scaling_curves", setups, key="setup")
     scores = repeats.tabulate_scores(chapter, "scaling_scores", setups, key="setup")
     equal = chapter.tabulate(
         "equal_time", tables.EqualTimeRow, tables.build_equal_time_rows(curves, scores)
@@ -306,8 +302,8 @@ def write_batches(chapter: Chapter, results: Results) -> None:
         for (batch, rule), record in runs.items()
         if batch != lab.BATCH or rule == _RULES[0]  # there the rules are the same run
     }
-    width = {f"{batch} {rule}": max(1, _SMALL * lab.BATCH // batch) for batch, rule in runs}
-    curves = repeats.tabulate_curves(chapter, "batch_curves", named, key="run", width=width)
+    widths = {f"{batch} {rule}": max(1, _SMALL * lab.BATCH // batch) for batch, rule in runs}
+    curves = repeats.tabulate_curves(chapter, "batch_curves", named, key="run", widths=widths)
     chapter.picture(
         "batches", plots.draw_batches, batches, curves, ranks=of.ranks, lr=f"{lab.LR:g}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 from drumline.labs import repeats
 from drumline.labs.chapter import Chapter, Lab
@@ -25,10 +26,10 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     if not runs:
         return
     ends = chapter.tabulate("ends", tables.EndRow, tables.build_end_rows(runs))
-    curves = repeats.tabulate_curves(chapter, "curves", runs, key="optimizer", width=tables.WIDTHS)
+    curves = repeats.tabulate_curves(chapter, "curves", runs, key="optimizer", widths=tables.WIDTHS)
     scores = repeats.tabulate_scores(chapter, "scores", runs, key="optimizer")
     equal = chapter.tabulate("equal", tables.EqualRow, tables.build_equal_rows(curves))
-    chapter.picture("descent", plots.draw_convergence, curves, width=tables.WIDTH)
+    chapter.picture("descent", plots.draw_convergence, curves, width=repeats.WIDTH)
     chapter.picture("accuracy", plots.draw_accuracy, scores)
     chapter.show(ends, "optimizer", "lr", "steps", "samples", "train_s", "loss", "accuracy")
     chapter.show(equal)
@@ -66,14 +67,9 @@ def write_engines(chapter: Chapter, results: Results) -> None:
     if not rows:
         return
     engines = chapter.tabulate("engines", tables.EngineRow, rows)
+    tabulate = partial(repeats.tabulate_curves, chapter, key="optimizer", widths=tables.WIDTHS)
     torch_curves, our_curves = (
-        repeats.tabulate_curves(
-            chapter,
-            name,
-            {row.optimizer: runs[row.optimizer] for row in rows},
-            key="optimizer",
-            width=tables.WIDTHS,
-        )
+        tabulate(name, {row.optimizer: runs[row.optimizer] for row in rows})
         for name, runs in (("torch_curves", theirs), ("our_curves", ours))
     )
     chapter.picture("engines", plots.draw_engines, our_curves, torch_curves, engines)

@@ -75,9 +75,7 @@ def learning_rate(optimizer: str, factor: float) -> float:
 
 def rate_name(optimizer: str, factor: float) -> str:
     """Name lab 1's run at another learning rate; at the usual one it is that of the first seed."""
-    return (
-        f"{optimizer}-1" if factor == 1 else f"{optimizer}-lr{learning_rate(optimizer, factor):g}"
-    )
+    return f"{optimizer}-" + ("1" if factor == 1 else f"lr{learning_rate(optimizer, factor):g}")
 
 
 def order_name(optimizer: str, order: str) -> str:

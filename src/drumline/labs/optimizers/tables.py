@@ -20,9 +20,8 @@ from drumline.report.page import table as form
 from drumline.report.page.table import Table
 from drumline.report.runs.record import RunRecord
 
-WIDTH = 20
-"""steps that a drawn loss is the mean of, but for GD, which does not scatter"""
-WIDTHS = {optimizer: 1 if optimizer == "gd" else WIDTH for optimizer in lab.OPTIMIZERS}
+WIDTHS = {name: 1 if name == "gd" else repeats.WIDTH for name in lab.OPTIMIZERS}
+"""steps that a drawn loss is the mean of; GD's does not scatter"""
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """tensors as large as the weights that an optimizer keeps from step to step"""
 GUESSING = math.log(10)
