@@ -42,7 +42,6 @@ _POLL_S = 0.05
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 0.5  # for orphans that end by themselves
 _KILL_S = 5.0
-_PROC = Path("/proc")
 
 
 @dataclass
@@ -255,12 +254,9 @@ def _reap() -> None:
 def _orphans(session: int) -> Iterator[int]:
     """Find living processes of a session, or with this process as their parent."""
     own = os.getpid()
-    if not _PROC.is_dir():
-        return
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                state, parent, its_session = fields[0], int(fields[1]), int(fields[3])
-                if state not in "ZX" and (parent == own or its_session == session):
-                    yield int(entry.name)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            state, parent, its_session = fields[0], int(fields[1]), int(fields[3])
+            if state not in "ZX" and (parent == own or its_session == session):
+                yield int(entry.name)

@@ -31,8 +31,9 @@ DELAYED = ("allreduce", "chunked_ring", "parameter_server")
 """those that train with a late rank"""
 DELAY_MS = 25
 LATE_RANK = 1
-AVERAGES = ("mean", "sum")
 OF = ("gradients", "parameters")
+CHOICES = {f"{average}-{of}": (average, of) for of in OF for average in ("mean", "sum")}
+"""how the average is taken and of what, by the run's name"""
 COMPRESSED = ("none", "fp16")
 _BOTTLENECK_NODES = 3
 _SHARED: Options = MappingProxyType(
@@ -95,11 +96,10 @@ def _delays(settings: LabSettings) -> Iterator[Training]:
 
 def _choices(settings: LabSettings) -> Iterator[Training]:
     epochs: Options = {"epochs": 3 if settings.full else 2}
-    for of in OF:
-        for average in AVERAGES:
-            strategy = {"kind": "allreduce", "average": average, "of": of}
-            options = {**epochs, "strategy": strategy}
-            yield _train(settings, f"{average}-{of}", options, may_diverge=average == "sum")
+    for name, (average, of) in CHOICES.items():
+        strategy = {"kind": "allreduce", "average": average, "of": of}
+        options = {**epochs, "strategy": strategy}
+        yield _train(settings, name, options, may_diverge=average == "sum")
     for compress in COMPRESSED:
         strategy = {"kind": "chunked_ring", "compress": compress}
         yield _train(settings, f"compress-{compress}", {**epochs, "strategy": strategy})
