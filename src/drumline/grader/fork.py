@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from drumline.core.processes import die_with_parent
-from drumline.grader.submission import format_line, is_inside
+from drumline.grader.submission import format_line
 
 _STACK_SIGNAL = signal.SIGUSR1
 _STACK_S = 2.0  # what a process gets to write its stack, at most
@@ -213,10 +213,10 @@ def _line_in_dump(dump: str, folder: Path) -> str:
     threads = dump.split("hread 0x")[1:]
     for thread in reversed(threads):  # the main thread comes last
         for line in thread.splitlines():
-            parts = line.strip().split('"')
-            if len(parts) == 3 and parts[0] == "File " and is_inside(parts[1], folder):
-                number, _, function = parts[2].removeprefix(", line ").partition(" in ")
-                return format_line(parts[1], int(number), function)
+            match line.strip().split('"'):
+                case ["File ", file, place] if Path(file).is_relative_to(folder):
+                    number, _, function = place.removeprefix(", line ").partition(" in ")
+                    return format_line(file, int(number), function)
     return ""
 
 
