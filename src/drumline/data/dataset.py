@@ -257,11 +257,7 @@ def _read_text(spec: DataSpec) -> Dataset:
 
 
 def encode(text: str) -> tuple[torch.Tensor, str]:
-    """Encode a text by each character's place in its sorted set of characters, the vocabulary.
-
-    Returns:
-        the text as a uint8 tensor, and the vocabulary.
-    """
+    """Return a text's tokens, uint8 places in its vocabulary, and that: its characters, sorted."""
     vocabulary = "".join(sorted(set(text)))
     assert len(vocabulary) <= 256, "tokens are bytes"
     numbers = {ord(character): number for number, character in enumerate(vocabulary)}

@@ -20,16 +20,7 @@ from typing import Any
 import yaml
 
 from drumline.report.page.table import FORMS, NumberFormat, count, plain, times
-from drumline.report.page.translator import (
-    Filling,
-    Language,
-    Sentence,
-    Texts,
-    Translator,
-    fill,
-    find_holes,
-    load_texts,
-)
+from drumline.report.page.translator import Language, Texts, Translator, find_holes, load_texts
 
 SHARED = "report"
 """the text of all labs"""
@@ -85,10 +76,6 @@ class LabText(Translator):
         if default is None:
             raise KeyError(f"no text {key!r} in {self.scope!r} or at the top ({self.lang})")
         return default
-
-    def __call__(self, key: str, /, **holes: Filling) -> Sentence:
-        """Return a text as a sentence, its holes filled."""
-        return fill(self.text(key), holes)
 
     def holes(self, key: str) -> set[str]:
         """Return the names in braces of a text; none where there is no text."""
