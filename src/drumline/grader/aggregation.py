@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,13 +28,11 @@ from drumline.grader.ranks import POINT_TO_POINT, Call, count_calls, on_ranks
 from drumline.grader.submission import Submission, Wrong
 
 SEND, RECV = ("send", "isend"), ("recv", "irecv")
-METHODS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
-    {
-        "all_gather": (("all_gather", "all_gather_into_tensor", "all_gather_single"),),
-        "reduce_broadcast": (("reduce",), ("broadcast",)),
-        "ring": (SEND, RECV),
-    }
-)
+METHODS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "all_gather": (("all_gather", "all_gather_into_tensor", "all_gather_single"),),
+    "reduce_broadcast": (("reduce",), ("broadcast",)),
+    "ring": (SEND, RECV),
+}
 """the functions of torch.distributed that each name promises: one of each group"""
 _RANKS = 3
 _SIZES = (1000, 7, 1)

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import MappingProxyType
 
 from drumline.bench.case_runner import Measurement
 from drumline.bench.communication.aggregation import run_aggregation
@@ -36,15 +35,13 @@ CHOICES = {f"{average}-{of}": (average, of) for of in OF for average in ("mean",
 """how the average is taken and of what, by the run's name"""
 COMPRESSED = ("none", "fp16")
 _BOTTLENECK_NODES = 3
-_SHARED: Options = MappingProxyType(
-    {
-        "model": "mlp",
-        "data": {"batch": 128},
-        "optimizer": {"name": "sgd", "lr": 0.1},
-        "backend": "gloo",
-        "threads": 1,
-    }
-)
+_SHARED: Options = {
+    "model": "mlp",
+    "data": {"batch": 128},
+    "optimizer": {"name": "sgd", "lr": 0.1},
+    "backend": "gloo",
+    "threads": 1,
+}
 
 
 def plan_experiments(settings: LabSettings) -> Sequence[Measurement | Training]:

@@ -17,7 +17,6 @@ from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.data_parallel import experiments as lab
 from drumline.labs.data_parallel import plots, tables
 from drumline.labs.experiment import TEST_SAMPLES, Results
-from drumline.labs.repeats import Runs
 from drumline.report.intervals import compare, extremes, ranked
 from drumline.report.page.blocks import Facts
 from drumline.report.page.table import Table
@@ -115,7 +114,9 @@ def write_learning(chapter: Chapter, results: Results) -> None:
             chapter.note("waiting", most=most, least=least)
 
 
-def _describe_test_set(chapter: Chapter, runs: Runs, rows: Sequence[tables.StrategyRow]) -> None:
+def _describe_test_set(
+    chapter: Chapter, runs: repeats.Runs, rows: Sequence[tables.StrategyRow]
+) -> None:
     """Tell how sure an accuracy can be at all, on so many test samples."""
     row = next((row for row in rows if row.accuracy is not None), None)
     data = runs[row.kind][0].spec_values.get("data", {}).get("name") if row is not None else None

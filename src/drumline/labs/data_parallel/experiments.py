@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from drumline.core.errors import UsageError
 from drumline.labs.experiment import LabSettings, Options, Training, build_training, train_samples
@@ -40,17 +39,15 @@ AVERAGING = (
     ("by_label", "adam", "parameters"),
 )
 """partition, optimizer, what is averaged; the first two are runs that differ in the partition"""
-_SHARED: Options = MappingProxyType(
-    {
-        "model": "lenet",
-        "data": {"batch": BATCH},
-        "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.9},
-        "strategy": {"kind": "allreduce"},
-        "threads": 1,
-        "device": "cpu",
-        "checkpoint": {"every_steps": 1_000_000, "keep": 1},  # at the end only: steps are timed
-    }
-)
+_SHARED: Options = {
+    "model": "lenet",
+    "data": {"batch": BATCH},
+    "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.9},
+    "strategy": {"kind": "allreduce"},
+    "threads": 1,
+    "device": "cpu",
+    "checkpoint": {"every_steps": 1_000_000, "keep": 1},  # at the end only: steps are timed
+}
 
 
 @dataclass(frozen=True, kw_only=True)

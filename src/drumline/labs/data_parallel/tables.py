@@ -15,7 +15,6 @@ from drumline.data.coverage import Coverage, CoverageTable, RankCoverage
 from drumline.labs import repeats
 from drumline.labs.data_parallel import experiments as lab
 from drumline.labs.experiment import Results
-from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.intervals import Interval, quartile_interval
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
@@ -318,7 +317,7 @@ class EqualTimeRow:
 
 
 def build_equal_time_rows(
-    curves: Table[CurveRow], scores: Table[ScoreRow]
+    curves: Table[repeats.CurveRow], scores: Table[repeats.ScoreRow]
 ) -> Iterator[EqualTimeRow]:
     """Give where each setup stood when the fastest was done, between its steps and evaluations."""
     within = min(lines[-1].seconds for lines in curves.groups("key").values())

@@ -11,7 +11,6 @@ from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.experiment import Results
 from drumline.labs.optimizers import experiments as lab
 from drumline.labs.optimizers import plots, tables
-from drumline.labs.repeats import Runs
 from drumline.report.intervals import Order, compare, extremes, ranked
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Sentence, Text
@@ -42,7 +41,7 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     chapter.note("steps", gd=few, sgd=many)
 
 
-def _describe_accuracy(chapter: Chapter, runs: Runs, ends: Table[tables.EndRow]) -> None:
+def _describe_accuracy(chapter: Chapter, runs: repeats.Runs, ends: Table[tables.EndRow]) -> None:
     """List the accuracies; the first is compared with each other one, seed by seed."""
     rows = ranked(ends.records, lambda row: row.accuracy, reverse=True)
     start = chapter.write("accuracies", list=chapter.list_up("accuracy", rows))

@@ -14,7 +14,6 @@ price.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from drumline.labs.experiment import LabSettings, Options, Training, build_training, train_samples
 
@@ -31,9 +30,11 @@ ORDERS = ("shuffle", "random", "contiguous")
 """partitions that give one worker all samples, each in another order; the first is the usual one"""
 ORDERED = ("gd", "sgd")
 WHOLE = "gd-whole"
-_SHARED: Options = MappingProxyType(
-    {"model": "mlp", "device": "cpu", "checkpoint": {"every_steps": 1_000_000, "keep": 1}}
-)
+_SHARED: Options = {
+    "model": "mlp",
+    "device": "cpu",
+    "checkpoint": {"every_steps": 1_000_000, "keep": 1},
+}
 """checkpoints at the end only: steps are timed"""
 
 
