@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from drumline.core.formatting import format_rate
@@ -69,7 +68,7 @@ class Chapter:
         *columns: str,
         key: str = "",
         folded: bool = False,
-        forms: Mapping[str, NumberFormat] = MappingProxyType({}),
+        forms: Mapping[str, NumberFormat] | None = None,
     ) -> None:
         """Show some columns of a table, or all; one without rows is left out.
 
@@ -79,7 +78,7 @@ class Chapter:
         if not table.rows:
             return
         text = self.text.text
-        written = {**table.forms, **forms}
+        written = {**table.forms, **(forms or {})}
         section = f"tables.{key or table.name}"
         shown = [
             blocks.Column(

@@ -1,10 +1,4 @@
-"""`drumline lab verify`: whether a report is what its runs say, and whether they can be had again.
-
-1. the files are those that were written (sha256);
-2. every number of the page is the one in its CSV file;
-3. the CSV files, and what the page makes of them, are what the runs beside them give;
-4. with `rerun`: training again, by the same specs, ends with the same weights.
-"""
+"""`drumline lab verify`: is a report what its runs say, and does training again give the same?"""
 
 from __future__ import annotations
 

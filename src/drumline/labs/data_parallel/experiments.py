@@ -13,7 +13,7 @@ can do with the whole machine.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drumline.core.errors import UsageError
 from drumline.labs.experiment import LabSettings, Options, Training, build_training, train_samples
@@ -52,16 +52,16 @@ _SHARED: Options = {
 
 @dataclass(frozen=True, kw_only=True)
 class DataParallelPlan:
-    """How large the lab is."""
+    """How large the lab is; in its long form unless told otherwise."""
 
     ranks: int
     """of the runs that differ in how data are dealt out"""
     workers: tuple[int, ...]
     """the numbers of workers compared, from 1 up"""
-    repeats: int
+    repeats: int = 5
     """seeds"""
-    epochs: int
-    batches: tuple[int, ...]
+    epochs: int = 6
+    batches: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)
 
 
 def plan(settings: LabSettings) -> DataParallelPlan:
@@ -79,13 +79,8 @@ def plan(settings: LabSettings) -> DataParallelPlan:
     counts = {2**k for k in range(8) if 2**k < ranks} | {ranks}
     if settings.full and ranks > 3:
         counts.add(3)
-    return DataParallelPlan(
-        ranks=ranks,
-        workers=tuple(sorted(counts)),
-        repeats=5 if settings.full else 3,
-        epochs=6 if settings.full else 4,
-        batches=(32, 64, 128, 256, 512, 1024) if settings.full else (32, 128, 512),
-    )
+    whole = DataParallelPlan(ranks=ranks, workers=tuple(sorted(counts)))
+    return whole if settings.full else replace(whole, repeats=3, epochs=4, batches=(32, 128, 512))
 
 
 def label_groups(ranks: int) -> tuple[tuple[int, ...], ...]:
