@@ -1,10 +1,12 @@
 """The server: takes requests, asks the checks of a lab one after the other, and tells of it.
 
-in    {"lab": 2, "folder": "/home/me/my-lab", "timeout_s": 20, "total_s": 100}
-out   {"event": "begin", "check": "average.ring"}
-      {"event": "end", "check": "average.ring", "status": "wrong", "mistake": "…", "facts": {…},
-       "picture": […], "output": "…", "seconds": 0.4}
-      {"event": "done"}
+    in    {"lab": 2, "folder": "/home/me/my-lab", "timeout_s": 20, "total_s": 100}
+    out   {"event": "begin", "check": "average.ring"}
+          {"event": "end", "check": "average.ring", "status": "wrong", "mistake": "…", "facts": {…},
+           "picture": […], "output": "…", "seconds": 0.4}
+          {"event": "done"}
+
+`output` is the end of what the student's code printed.
 """
 
 from __future__ import annotations

@@ -167,13 +167,10 @@ def _describe_local(chapter: Chapter, local: Table[tables.LocalLossRow]) -> None
     """Compare how far ranks' own losses lie apart."""
     mixed, skewed = (_spread(local.where(kind=kind)) for kind in (tables.MIXED, tables.SKEWED))
     over = repeats.ratio(skewed, mixed)
-    names = {
-        "name": chapter.text.name("kind", tables.SKEWED),
-        "base": chapter.text.name("kind", tables.MIXED),
-    }
+    base, name = (chapter.text.name("kind", kind) for kind in (tables.MIXED, tables.SKEWED))
     ending = chapter.write("local.own" if (over or 0.0) > _CLEAR else "local.alike")
     spreads = {"skewed": skewed, "mixed": mixed, "ratio": over}
-    chapter.note("local.spread", **names, **spreads, ending=ending)
+    chapter.note("local.spread", name=name, base=base, **spreads, ending=ending)
 
 
 def _spread(rows: Sequence[tables.LocalLossRow]) -> float | None:

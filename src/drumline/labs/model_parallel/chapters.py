@@ -187,14 +187,10 @@ def _describe_bytes(chapter: Chapter, cases: tables.Cases, *, nodes: int) -> Non
     data = cases.forms.first(case="data")
     if data is None or not data.sent_bytes:
         return
-    rows = [
-        row
+    items = [
+        chapter.write("bytes.item", case=case, ratio=ratio(row.sent_bytes, data.sent_bytes))
         for case in (*tables.TRACED, "pipeline interleaved ×4", "tensor")
         if (row := cases.forms.first(case=case)) is not None and row.sent_bytes
-    ]
-    items = [
-        chapter.write("bytes.item", case=row.case, ratio=ratio(row.sent_bytes, data.sent_bytes))
-        for row in rows
     ]
     how = chapter.text.text("bytes.links" if nodes > 1 else "bytes.messages")
     chapter.note("bytes.all", data=data, how=how, list=chapter.concat(items, "comma"))
