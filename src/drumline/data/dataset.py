@@ -257,7 +257,7 @@ def _read_text(spec: DataSpec) -> Dataset:
 
 
 def encode(text: str) -> tuple[torch.Tensor, str]:
-    """Return a text's tokens, uint8 places in its vocabulary, and that: its characters, sorted."""
+    """Return a text's tokens (uint8), and the vocabulary whose sorted characters they number."""
     vocabulary = "".join(sorted(set(text)))
     assert len(vocabulary) <= 256, "tokens are bytes"
     numbers = {ord(character): number for number, character in enumerate(vocabulary)}
