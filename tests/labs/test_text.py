@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.text import FindingSpec, LabText, load_findings, load_lab_texts
+from drumline.labs.text import FindingSpec, LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.table import CellRef, Findings, count, points
 from drumline.report.page.translator import Language, find_holes, load_texts
@@ -44,7 +44,7 @@ def test_both_languages_have_the_same_keys_and_holes(name):
 
 
 def test_a_lab_has_the_text_of_all_labs_and_its_own():
-    text = LabText(Language.EN, load_lab_texts("optimizers"), "rates")
+    text = lab_text("optimizers", Language.EN).within("rates")
     assert text.text("columns.accuracy") == "test accuracy"
     assert text.name("optimizer", "momentum") == "SGD with momentum"
     assert text.name("optimizer", "lion") == "lion"
@@ -55,11 +55,12 @@ def test_a_lab_has_the_text_of_all_labs_and_its_own():
 
 @pytest.mark.parametrize("name", ["optimizers", "communication", "data_parallel", "model_parallel"])
 def test_every_finding_fills_a_hole_of_its_texts(name):
-    texts = load_lab_texts(name)[Language.EN]
-    for key in load_findings(name):
+    text = lab_text(name, Language.EN)
+    for key in text.findings:
         section, _, hole = key.rpartition(".")
-        below = [text for k, text in texts.items() if f"{k}.".startswith(f"{section}.")]
-        assert hole in {hole for text in below for hole in find_holes(text)}, key
+        own = text.texts[Language.EN].items()
+        below = [one for k, one in own if f"{k}.".startswith(f"{section}.")]
+        assert hole in {hole for one in below for hole in find_holes(one)}, key
 
 
 def test_a_number_that_was_computed_is_noted_and_quoted():

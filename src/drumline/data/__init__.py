@@ -36,27 +36,21 @@ __all__ = [
     "read_idx",
 ]
 
-_MODULES = {
-    "BatchPlan": "partition",
-    "BatchSampler": "sampler",
-    "DataPartitioner": "partition",
-    "Dataset": "dataset",
-    "ImageSplit": "dataset",
-    "LocalBatch": "sampler",
-    "Partition": "partition",
-    "PartitionSampler": "sampler",
-    "Split": "dataset",
-    "TextSplit": "dataset",
-    "build_dataset": "dataset",
-    "default_folder": "catalogue",
-    "read_idx": "idx",
+_NAMES = {
+    "catalogue": ("default_folder",),
+    "dataset": ("Dataset", "ImageSplit", "Split", "TextSplit", "build_dataset"),
+    "idx": ("read_idx",),
+    "partition": ("BatchPlan", "DataPartitioner", "Partition"),
+    "sampler": ("BatchSampler", "LocalBatch", "PartitionSampler"),
 }
+"""by module"""
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -63,7 +63,9 @@ def coverage(plan: BatchPlan, steps: int) -> Coverage:
     whole, rest = divmod(steps, plan.steps)
     for epoch, in_epoch in enumerate([plan.steps] * whole + ([rest] if rest else [])):
         for rank in range(plan.world_size):
-            drawn[rank] += _counts(plan, epoch, rank, in_epoch)
+            order = plan.order(epoch, rank)
+            taken = [order[start:stop] for start, stop in plan.spans(rank)[:in_epoch]]
+            drawn[rank] += np.bincount(np.concatenate(taken), minlength=plan.n)
         if first is None:
             first = _table(drawn, plan.labels, in_epoch)
     return Coverage(
@@ -75,12 +77,6 @@ def coverage(plan: BatchPlan, steps: int) -> Coverage:
         first_epoch=first or _table(drawn, plan.labels, 0),
         run=_table(drawn, plan.labels, steps),
     )
-
-
-def _counts(plan: BatchPlan, epoch: int, rank: int, steps: int) -> Indices:
-    order = plan.order(epoch, rank)
-    taken = [order[start:stop] for start, stop in plan.spans(rank)[:steps]]
-    return np.bincount(np.concatenate(taken), minlength=plan.n)
 
 
 def _table(drawn: npt.NDArray[np.int32], labels: Indices | None, steps: int) -> CoverageTable:

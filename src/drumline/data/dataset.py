@@ -14,6 +14,7 @@ from __future__ import annotations
 import lzma
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -23,18 +24,7 @@ import torch
 from torch import Tensor
 
 from drumline.core.errors import DataError, UsageError
-from drumline.data.catalogue import (
-    FILE_NAMES,
-    MNIST,
-    PUBLISHED,
-    TEST_IMAGES,
-    TEST_LABELS,
-    TRAIN_IMAGES,
-    TRAIN_LABELS,
-    Published,
-    find_files,
-    repair,
-)
+from drumline.data.catalogue import FILE_NAMES, MNIST, PUBLISHED, Published, find_files, repair
 from drumline.data.idx import read_idx
 from drumline.data.partition import Indices
 from drumline.spec.parts import DataSpec
@@ -204,10 +194,8 @@ def _read_images(spec: DataSpec, published: Published) -> tuple[LabelledImages, 
     else:
         files = {name: PACKAGED / spec.name / f"{name}.gz" for name in FILE_NAMES}
         fix = _REINSTALL
-    return (
-        _read_pair(files[TRAIN_IMAGES], files[TRAIN_LABELS], fix),
-        _read_pair(files[TEST_IMAGES], files[TEST_LABELS], fix),
-    )
+    train_images, train_labels, test_images, test_labels = (files[name] for name in FILE_NAMES)
+    return _read_pair(train_images, train_labels, fix), _read_pair(test_images, test_labels, fix)
 
 
 def _read_pair(images_path: Path, labels_path: Path, fix: str) -> LabelledImages:
@@ -259,22 +247,17 @@ def _read_text(spec: DataSpec) -> Dataset:
         raise DataError(f"cannot read {path}: {error}; {_REINSTALL}", path=path) from error
     tokens, vocabulary = encode(text)
     bound = len(tokens) - len(tokens) // 10
+    split = partial(TextSplit, vocabulary=vocabulary, sequence=spec.sequence)
     return Dataset(
         name=spec.name,
-        train=TextSplit(
-            tokens[:bound], vocabulary=vocabulary, sequence=spec.sequence, samples=spec.samples
-        ),
-        test=TextSplit(tokens[bound:], vocabulary=vocabulary, sequence=spec.sequence),
+        train=split(tokens[:bound], samples=spec.samples),
+        test=split(tokens[bound:]),
         classes=len(vocabulary),
     )
 
 
 def encode(text: str) -> tuple[torch.Tensor, str]:
-    """Encode a text by each character's place in its sorted set of characters, the vocabulary.
-
-    Returns:
-        the text as a uint8 tensor, and the vocabulary.
-    """
+    """Return a text's tokens (uint8), and the vocabulary whose sorted characters they number."""
     vocabulary = "".join(sorted(set(text)))
     assert len(vocabulary) <= 256, "tokens are bytes"
     numbers = {ord(character): number for number, character in enumerate(vocabulary)}

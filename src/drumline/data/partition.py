@@ -127,30 +127,28 @@ def _by_label(spec: PartitionSpec, labels: Indices, world_size: int) -> list[Ind
             f"data.partition.labels names label {unknown[0]}, but the data has "
             f"{', '.join(map(str, present))}; leave {unknown[0]} out"
         )
-    parts: list[list[Indices]] = [[] for _ in range(world_size)]
+    pieces = []
     for label in present:
-        owners = [rank for rank in range(world_size) if label in owned[rank]]
-        if owners:
-            pieces = _cut_by(np.flatnonzero(labels == label), [1.0] * len(owners))
-            for rank, piece in zip(owners, pieces, strict=True):
-                parts[rank].append(piece)
-    return [_join(pieces) for pieces in parts]
+        shares = [float(label in of_rank) for of_rank in owned]
+        if any(shares):
+            pieces.append(_cut_by(np.flatnonzero(labels == label), shares))
+    return _join(pieces, world_size)
 
 
 def _dirichlet(labels: Indices, world_size: int, alpha: float, seed: int) -> list[Indices]:
     """Deal out each label by shares drawn for it (Hsu, Qi and Brown, 2019)."""
     rng = np.random.default_rng([seed, 0, 0, _DIRICHLET])
-    parts: list[list[Indices]] = [[] for _ in range(world_size)]
+    pieces = []
     for label in np.unique(labels):
         of_label = rng.permutation(np.flatnonzero(labels == label))
-        drawn = rng.dirichlet([alpha] * world_size)
-        for rank, piece in enumerate(_cut_by(of_label, drawn.tolist())):
-            parts[rank].append(piece)
-    return [_join(pieces) for pieces in parts]
+        pieces.append(_cut_by(of_label, rng.dirichlet([alpha] * world_size).tolist()))
+    return _join(pieces, world_size)
 
 
-def _join(pieces: list[Indices]) -> Indices:
-    return np.sort(np.concatenate(pieces)) if pieces else np.empty(0, dtype=np.int64)
+def _join(pieces: list[list[Indices]], world_size: int) -> list[Indices]:
+    """Join each rank's pieces of all labels; where no label is used, ranks have no sample."""
+    nothing = [np.empty(0, dtype=np.int64)] * world_size
+    return [np.sort(np.concatenate(of_rank)) for of_rank in zip(nothing, *pieces, strict=True)]
 
 
 def _required(labels: Indices | None, spec: PartitionSpec) -> Indices:
@@ -213,11 +211,8 @@ class BatchPlan:
             self._spans = _own_spans(np.array([len(part) for part in self._kept]), batch)
         self.totals: Indices = (self._spans[1] - self._spans[0]).sum(axis=0)
         """samples of all ranks together, for each step of an epoch"""
-
-    @property
-    def steps(self) -> int:
-        """Steps per epoch."""
-        return len(self.totals)
+        self.steps = len(self.totals)
+        """per epoch"""
 
     def order(self, epoch: int, rank: int) -> Indices:
         """Return the order of indices that the rank's spans refer to in this epoch."""

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,13 +28,11 @@ from drumline.grader.ranks import POINT_TO_POINT, Call, count_calls, on_ranks
 from drumline.grader.submission import Submission, Wrong
 
 SEND, RECV = ("send", "isend"), ("recv", "irecv")
-METHODS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
-    {
-        "all_gather": (("all_gather", "all_gather_into_tensor", "all_gather_single"),),
-        "reduce_broadcast": (("reduce",), ("broadcast",)),
-        "ring": (SEND, RECV),
-    }
-)
+METHODS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "all_gather": (("all_gather", "all_gather_into_tensor", "all_gather_single"),),
+    "reduce_broadcast": (("reduce",), ("broadcast",)),
+    "ring": (SEND, RECV),
+}
 """the functions of torch.distributed that each name promises: one of each group"""
 _RANKS = 3
 _SIZES = (1000, 7, 1)
@@ -58,7 +55,7 @@ def check_average(method: str, submission: Submission) -> None:
     _check_calls(moving, method, _SIZES[0] * 4)
 
 
-def _average(method: str, rank: int, _: int, submission: Submission) -> list[Message]:
+def _average(method: str, rank: int, submission: Submission) -> list[Message]:
     calls = count_calls()
     function = submission.take("aggregation", f"average_by_{method}")
     answers = []
@@ -172,7 +169,7 @@ def _traffic(calls: list[list[Call]]) -> list[str]:
     return draw_table(["rank", "call", "times", "bytes", "peers"], rows)
 
 
-class SlowLink:
+class _SlowLink:
     """A handle like that of `async_op=True`, of bytes that are under way for a known time."""
 
     def __init__(self, work: Any) -> None:
@@ -184,8 +181,6 @@ class SlowLink:
         return getattr(self._work, name)
 
     def get_future(self) -> Any:
-        """Return a future that is done when the bytes are there."""
-
         def arrive(done: Any) -> Any:
             time.sleep(max(0.0, self._arrival() - time.monotonic()))
             return done.value()
@@ -193,13 +188,11 @@ class SlowLink:
         return self._work.get_future().then(arrive)
 
     def wait(self, timeout: object = None) -> bool:
-        """Block until the bytes are there."""
         self._work.wait()
         time.sleep(max(0.0, self._arrival() - time.monotonic()))
         return True
 
     def is_completed(self) -> bool:
-        """Whether they are."""
         return bool(self._work.is_completed()) and time.monotonic() >= self._arrival()
 
     def _arrival(self) -> float:
@@ -224,14 +217,14 @@ def check_timer(submission: Submission) -> None:
     raise found[-1]
 
 
-def _time(rank: int, _: int, submission: Submission) -> list[float]:
+def _time(rank: int, submission: Submission) -> list[float]:
     time_communication = submission.take("timing", "time_communication")
     tensor = torch.ones(1000)
     dist.all_reduce(tensor)  # connections are made by now
     dist.barrier()
     if rank == 1:
         time.sleep(_LATE_S)
-    given = time_communication(lambda: SlowLink(dist.all_reduce(tensor, async_op=True)))
+    given = time_communication(lambda: _SlowLink(dist.all_reduce(tensor, async_op=True)))
     try:
         wait_s, transfer_s = map(float, given)
     except (TypeError, ValueError):

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from drumline.core.processes import die_with_parent
-from drumline.grader.submission import format_line, is_inside
+from drumline.grader.submission import format_line
 
 _STACK_SIGNAL = signal.SIGUSR1
 _STACK_S = 2.0  # what a process gets to write its stack, at most
@@ -42,7 +42,6 @@ _POLL_S = 0.05
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 0.5  # for orphans that end by themselves
 _KILL_S = 5.0
-_PROC = Path("/proc")
 
 
 @dataclass
@@ -214,10 +213,10 @@ def _line_in_dump(dump: str, folder: Path) -> str:
     threads = dump.split("hread 0x")[1:]
     for thread in reversed(threads):  # the main thread comes last
         for line in thread.splitlines():
-            parts = line.strip().split('"')
-            if len(parts) == 3 and parts[0] == "File " and is_inside(parts[1], folder):
-                number, _, function = parts[2].removeprefix(", line ").partition(" in ")
-                return format_line(parts[1], int(number), function)
+            match line.strip().split('"'):
+                case ["File ", file, place] if Path(file).is_relative_to(folder):
+                    number, _, function = place.removeprefix(", line ").partition(" in ")
+                    return format_line(file, int(number), function)
     return ""
 
 
@@ -255,12 +254,9 @@ def _reap() -> None:
 def _orphans(session: int) -> Iterator[int]:
     """Find living processes of a session, or with this process as their parent."""
     own = os.getpid()
-    if not _PROC.is_dir():
-        return
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                state, parent, its_session = fields[0], int(fields[1]), int(fields[3])
-                if state not in "ZX" and (parent == own or its_session == session):
-                    yield int(entry.name)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            state, parent, its_session = fields[0], int(fields[1]), int(fields[3])
+            if state not in "ZX" and (parent == own or its_session == session):
+                yield int(entry.name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,18 +35,15 @@ Build = Callable[[list[nn.Parameter]], Any]
 def check_gd(submission: Submission) -> None:
     """Check the student's GD: does it move against the gradient, by the learning rate?"""
     build = submission.take("optimizers", "GD")
-    _check_plain(run_optimizer(lambda params: build(params, lr=_LR)), "GD")
+    _check_plain(run_optimizer(partial(build, lr=_LR)), "GD")
 
 
 def check_sgd(submission: Submission) -> None:
     """Check the student's SGD: plain steps as GD's, and momentum where it is given?"""
     build = submission.take("optimizers", "SGD")
-
-    def with_momentum(params: list[nn.Parameter]) -> Any:
-        return build(params, lr=_LR, momentum=_MOMENTUM)
-
+    with_momentum = partial(build, lr=_LR, momentum=_MOMENTUM)
     seen = run_optimizer(with_momentum)  # before any other one has taken a step
-    plain = run_optimizer(lambda params: build(params, lr=_LR))
+    plain = run_optimizer(partial(build, lr=_LR))
     _check_plain(plain, "SGD")
     expected = sgd_weights(_MOMENTUM)
     if not _same(seen, expected):
@@ -60,12 +58,8 @@ def check_sgd(submission: Submission) -> None:
 
 def check_adam(submission: Submission) -> None:
     """Check the student's Adam: are its running means corrected by the right number of steps?"""
-    build = submission.take("optimizers", "Adam")
+    with_betas = partial(submission.take("optimizers", "Adam"), lr=_LR, betas=_BETAS, eps=_EPS)
     expected = adam_weights()
-
-    def with_betas(params: list[nn.Parameter]) -> Any:
-        return build(params, lr=_LR, betas=_BETAS, eps=_EPS)
-
     try:
         seen = run_optimizer(with_betas)
     except ZeroDivisionError:

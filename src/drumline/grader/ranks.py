@@ -52,8 +52,8 @@ _OWN = ("tensor", "input_tensor", "input", "input_list", "scatter_list", "tensor
 """arguments that hold what a rank puts in, in the order in which they are looked for"""
 _PEER = ("dst", "src", "group_dst", "group_src")
 
-RankFunction = Callable[[int, int, Submission], Any]
-"""called with the rank, the number of ranks and the submission; returns plain JSON"""
+RankFunction = Callable[[int, Submission], Any]
+"""called with the rank and the submission; returns plain JSON"""
 
 
 def on_ranks(function: RankFunction, ranks: int, submission: Submission) -> list[Any]:
@@ -62,16 +62,16 @@ def on_ranks(function: RankFunction, ranks: int, submission: Submission) -> list
     Raises:
         Wrong: a rank raised, died or hung.
     """
-    return _gather(partial(_in_group, function), ranks, ranks, submission)
+    return _gather(partial(_in_group, function, ranks), ranks, ranks, submission)
 
 
-def on_rpc_leader(function: RankFunction, ranks: int, submission: Submission) -> Any:
+def on_rpc_leader(function: Callable[[Submission], Any], ranks: int, submission: Submission) -> Any:
     """Run a check's function on the first of forked RPC agents (worker0, worker1, …).
 
     Every rank has imported the student's `two_parts`, so that calls find it there. Returns what the
     function gave; the others only serve.
     """
-    return _gather(partial(_as_agent, function), ranks, 1, submission)[LEADER]
+    return _gather(partial(_as_agent, function, ranks), ranks, 1, submission)[LEADER]
 
 
 def fingerprint(tensor: Tensor) -> float:
@@ -86,8 +86,7 @@ def _gather(
     """Run ranks until the first `asked` of them have answered, or one has failed."""
     store = Path(tempfile.mkdtemp(dir=submission.scratch)) / "store"
     forks = [
-        fork(partial(_answer, joined, rank, ranks, submission, store), stays=True)
-        for rank in range(ranks)
+        fork(partial(_answer, joined, rank, submission, store), stays=True) for rank in range(ranks)
     ]
 
     def failed() -> bool:
@@ -137,20 +136,18 @@ def _first_problem(forks: list[Fork], asked: int, submission: Submission) -> Che
     return CheckOutcome.wrong("hangs", timeout_s=submission.timeout_s, where="; ".join(late))
 
 
-def _answer(
-    joined: Callable[..., Any], rank: int, ranks: int, submission: Submission, store: Path
-) -> Message:
+def _answer(joined: Callable[..., Any], rank: int, submission: Submission, store: Path) -> Message:
     try:
         os.chdir(submission.folder)
         pin_interface(LOOPBACK)
-        return {"value": joined(rank, ranks, submission, store)}
+        return {"value": joined(rank, submission, store)}
     except BaseException as error:
         outcome = outcome_of(error, submission.folder)
         return {"outcome": asdict(outcome), "when": time.monotonic()}
 
 
 def _in_group(
-    function: RankFunction, rank: int, ranks: int, submission: Submission, store: Path
+    function: RankFunction, ranks: int, rank: int, submission: Submission, store: Path
 ) -> Any:
     torch.manual_seed(rank)
     dist.init_process_group(
@@ -160,11 +157,15 @@ def _in_group(
         world_size=ranks,
         timeout=timedelta(seconds=submission.timeout_s + 1),  # the check's own limit comes first
     )
-    return function(rank, ranks, submission)
+    return function(rank, submission)
 
 
 def _as_agent(
-    function: RankFunction, rank: int, ranks: int, submission: Submission, store: Path
+    function: Callable[[Submission], Any],
+    ranks: int,
+    rank: int,
+    submission: Submission,
+    store: Path,
 ) -> Any:
     os.environ.setdefault("TP_SOCKET_IFNAME", interface_towards(LOOPBACK) or "lo")
     submission.module("two_parts")
@@ -176,7 +177,7 @@ def _as_agent(
     )
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=ranks, rpc_backend_options=options)
     if rank == LEADER:
-        return function(rank, ranks, submission)
+        return function(submission)
     while True:  # its agent's threads serve
         time.sleep(3600)
 

@@ -177,7 +177,7 @@ class _Model(nn.Module):
         nn.init.normal_(self.norm.weight)
 
 
-def _broadcast(rank: int, _: int, submission: Submission) -> Message:
+def _broadcast(rank: int, submission: Submission) -> Message:
     function = submission.take("replicas", "broadcast_parameters")
     torch.manual_seed(100 + rank)
     model = _Model()

@@ -6,7 +6,7 @@
            "picture": […], "output": "…", "seconds": 0.4}
           {"event": "done"}
 
-`output` is the end of what the student's code printed. A `CodeCheck` is one question to that code.
+`output` is the end of what the student's code printed.
 """
 
 from __future__ import annotations
@@ -82,15 +82,12 @@ class CodeCheck:
     name: str
     ask: Question
     files: tuple[str, ...] = ()
-    """modules of the student's that must be importable first"""
-    imports: str | None = None
-    """the module that it imports, where it asks for nothing else"""
+    """modules of the student's that must be importable first: `FILE.import` has passed"""
 
 
 def _checks(lab: int) -> Iterator[CodeCheck]:
     for file, *_ in _QUESTIONS[lab]:
-        ask = partial(Submission.module, name=file)
-        yield CodeCheck(name=f"{file}.import", ask=ask, imports=file)
+        yield CodeCheck(name=f"{file}.import", ask=partial(Submission.module, name=file))
     for files, asked in _QUESTIONS[lab].items():
         for name, question in asked.items():
             yield CodeCheck(name=name, ask=question, files=files)
@@ -121,14 +118,13 @@ def _answer(request: Message, scratch: Path) -> Iterator[Message]:
     lab = int(request["lab"])
     if lab in _LABS_WITH_OPTIM:
         _warm_up(submission)
-    broken: set[str] = set()
-    """modules that cannot be imported"""
+    failed: set[str] = set()
     for check in CHECKS[lab]:
         if only and check.name not in only:
             continue
         yield {"event": "begin", "check": check.name}
         started = time.monotonic()
-        missing = next((file for file in check.files if file in broken), None)
+        missing = next((file for file in check.files if f"{file}.import" in failed), None)
         if started > deadline:
             found = CheckOutcome(status="not run", mistake="out-of-time")
         elif missing is not None:
@@ -136,8 +132,8 @@ def _answer(request: Message, scratch: Path) -> Iterator[Message]:
             found = CheckOutcome(status="not run", mistake="needs-import", facts=facts)
         else:
             found = _ask(check, submission)
-        if check.imports is not None and found.status != "pass":
-            broken.add(check.imports)
+        if found.status != "pass":
+            failed.add(check.name)
         seconds = round(time.monotonic() - started, 3)
         yield {"event": "end", "check": check.name, **asdict(found), "seconds": seconds}
     yield {"event": "done"}

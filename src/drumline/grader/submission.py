@@ -94,7 +94,7 @@ def outcome_of(error: BaseException, folder: Path) -> CheckOutcome:
     if isinstance(error, CheckEnded):
         return error.outcome
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if is_inside(frame.filename, folder)]
+    theirs = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
     where = _format_last(theirs)
     if isinstance(error, NotImplementedError) and where:
         return CheckOutcome(status="to do", facts={"hole": _shorten(str(error)), "where": where})
@@ -111,14 +111,9 @@ def outcome_of(error: BaseException, folder: Path) -> CheckOutcome:
 def format_line(file: str, line: int, function: str) -> str:
     """Write a line of a student's code down: `optimizers.py:31 in step: m = self.m[i]`."""
     code = linecache.getline(file, line).strip()
-    ours = is_inside(file, _PACKAGE)  # where names are the same as the student's
+    ours = Path(file).is_relative_to(_PACKAGE)  # where names are the same as the student's
     name = Path(file).relative_to(_PACKAGE.parent) if ours else Path(file).name
     return f"{name}:{line} in {function}" + (f": {_shorten(code)}" if code else "")
-
-
-def is_inside(file: str, folder: Path) -> bool:
-    """Whether a file lies in a folder, such as the student's."""
-    return Path(file).is_relative_to(folder)
 
 
 def _format_last(frames: Sequence[traceback.FrameSummary]) -> str:

@@ -64,14 +64,8 @@ def check_gd_batches(submission: Submission) -> None:
     seen = _train(submission, "GD")
     sizes = [len(set(batch)) for batch in seen.batches if batch]
     if min(sizes, default=_SAMPLES) < _SAMPLES:
-        raise Wrong(
-            "gd-is-sgd",
-            picture=_rows(seen),
-            samples=_SAMPLES,
-            seen=min(sizes),
-            batch=_BATCH,
-            steps=_STEPS,
-        )
+        facts = {"samples": _SAMPLES, "seen": min(sizes), "batch": _BATCH, "steps": _STEPS}
+        raise Wrong("gd-is-sgd", picture=_rows(seen), **facts)
     _check_count(seen, "GD")
     _compare(seen, [list(range(_SAMPLES))] * _STEPS, "GD")
     count = len(seen.given) if isinstance(seen.given, Sized) else 0

@@ -222,7 +222,7 @@ def _inputs() -> Tensor:
     return x
 
 
-def _outputs(_: int, __: int, submission: Submission) -> Message:
+def _outputs(submission: Submission) -> Message:
     whole, x = nn.Sequential(TimedPart(1, 0), TimedPart(2, 0)), _inputs()
     right = whole(x)
     weights = torch.linspace(-1, 2, right.numel()).reshape(right.shape)
@@ -249,14 +249,14 @@ def _outputs(_: int, __: int, submission: Submission) -> Message:
     }
 
 
-def _spans(part_s: float, _: int, __: int, submission: Submission) -> list[Any]:
+def _spans(part_s: float, submission: Submission) -> list[Any]:
     model = _model(submission, part_s)
     with dist_autograd.context():
         model(_inputs())
     return [rpc.rpc_sync(worker, _take_spans) for worker in _WORKERS]
 
 
-def _parameters(_: int, __: int, submission: Submission) -> list[Any]:
+def _parameters(submission: Submission) -> list[Any]:
     found = list(_model(submission).parameter_rrefs())
     if not all(hasattr(reference, "owner") for reference in found):  # RRefs have several types
         kinds = ", ".join(sorted({type(reference).__name__ for reference in found}))
@@ -268,7 +268,7 @@ def _parameters(_: int, __: int, submission: Submission) -> list[Any]:
     ]
 
 
-def _sizes(_: int, __: int, submission: Submission) -> dict[str, int]:
+def _sizes(submission: Submission) -> dict[str, int]:
     report = _model(submission).size_report()
     try:
         return {str(worker): int(count) for worker, count in report.items()}

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from drumline.core.formatting import format_rate
@@ -26,15 +25,7 @@ from drumline.labs.experiment import Experiment, LabSettings, Results, Training
 from drumline.labs.plots import Plot
 from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
-from drumline.report.page.blocks import (
-    Block,
-    Column,
-    Facts,
-    Markdown,
-    Paragraph,
-    Picture,
-    TableBlock,
-)
+from drumline.report.page import blocks
 from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, Table, seconds
 from drumline.report.page.translator import Filling, Language, Sentence, Text
 
@@ -56,7 +47,7 @@ class Chapter:
     """numbers computed from others, of the whole lab"""
     tables: dict[str, Table[Any]] = field(default_factory=dict)
     """of the whole lab so far, by name"""
-    results: list[Block] = field(default_factory=list)
+    results: list[blocks.Block] = field(default_factory=list)
     sentences: list[Text] = field(default_factory=list)
 
     def tabulate(
@@ -77,7 +68,7 @@ class Chapter:
         *columns: str,
         key: str = "",
         folded: bool = False,
-        forms: Mapping[str, NumberFormat] = MappingProxyType({}),
+        forms: Mapping[str, NumberFormat] | None = None,
     ) -> None:
         """Show some columns of a table, or all; one without rows is left out.
 
@@ -87,10 +78,10 @@ class Chapter:
         if not table.rows:
             return
         text = self.text.text
-        written = {**table.forms, **forms}
+        written = {**table.forms, **(forms or {})}
         section = f"tables.{key or table.name}"
         shown = [
-            Column(
+            blocks.Column(
                 key=column,
                 name=text(f"{section}.{column}", text(f"columns.{column}", "")) or column,
                 form=written[column] or str,
@@ -100,14 +91,16 @@ class Chapter:
             for column in columns or table.forms
         ]
         title = text(f"{section}.title")
-        self.results.append(TableBlock(table=table, columns=shown, title=title, folded=folded))
+        self.results.append(
+            blocks.TableBlock(table=table, columns=shown, title=title, folded=folded)
+        )
 
     def picture(
         self, name: str, draw: Callable[..., Figure], *tables: Table[Any], **holes: object
     ) -> None:
         """Show a figure, drawn from tables: `draw(plot, *tables)`; holes are its title's."""
         text = self.text.within(f"figures.{name}")
-        picture = Picture(
+        picture = blocks.Picture(
             name=name,
             title=self._part(f"figures.{name}.title", holes),
             draw=lambda style: draw(Plot.of(style, text), *tables),
@@ -199,9 +192,9 @@ class WriteUp:
 
     summary: Text
     """one or two sentences for the top of the page, from the measured numbers"""
-    results: list[Block]
+    results: list[blocks.Block]
     """tables and pictures"""
-    analysis: list[Block]
+    analysis: list[blocks.Block]
     """sentences made from the numbers"""
     tables: list[Table[Any]]
     """all that any of them quotes"""
@@ -242,21 +235,21 @@ class Lab:
         )
 
 
-def _heading(chapter: Chapter) -> list[Block]:
+def _heading(chapter: Chapter) -> list[blocks.Block]:
     heading = chapter.text.text("heading", "")
-    return [Markdown(text=f"### {heading}")] if heading else []
+    return [blocks.Markdown(text=f"### {heading}")] if heading else []
 
 
-def _analysis(written: Sequence[Chapter]) -> list[Block]:
+def _analysis(written: Sequence[Chapter]) -> list[blocks.Block]:
     """Put the points of chapters below their headings; those without one make one list."""
     if not any(map(_heading, written)):
         points = [point for chapter in written for point in chapter.sentences]
-        return [Paragraph(said=points, findings=True)] if points else []
+        return [blocks.Paragraph(said=points, findings=True)] if points else []
     return [
         block
         for chapter in written
         if chapter.sentences
-        for block in (*_heading(chapter), Paragraph(said=chapter.sentences, findings=True))
+        for block in (*_heading(chapter), blocks.Paragraph(said=chapter.sentences, findings=True))
     ]
 
 
@@ -293,7 +286,7 @@ def write_parameters(
         "load": str(machine.get("load_1min", "?")),
     }
     items = [(text.text(f"facts.{name}"), fact) for name, fact in facts.items()]
-    chapter.results.append(Facts(items=items))
+    chapter.results.append(blocks.Facts(items=items))
     listed = chapter.tabulate("experiments", ExperimentRow, _listed(experiments, results))
     chapter.show(listed, folded=True)
     return chapter

@@ -11,21 +11,20 @@ without measuring.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from drumline.bench.case_runner import BenchResult, Measurement, NamedCase, RunCase
-from drumline.bench.specs import BenchSpec
+from drumline.bench.case_runner import Measurement, NamedCase, RunCase
 from drumline.core.errors import DataError, DivergenceError
 from drumline.core.nodes import MAX_NODES
 from drumline.core.rundir import RunDir
 from drumline.data.catalogue import MNIST, find_files
 from drumline.report.runs.record import RunRecord, read_record
-from drumline.spec.load import build_spec, read_options, validate_spec
+from drumline.spec.load import read_options, validate_spec
 from drumline.spec.parts import LinkSpec, SpecPart, check_node_count, check_slow_nodes, one_word
 from drumline.spec.run_spec import RunSpec
 
@@ -74,11 +73,8 @@ class Training(NamedCase, RunCase):
 
 
 Experiment = Training | Measurement
-
-
-def runs_folder(folder: Path) -> Path:
-    """Return the folder in which a lab's experiments leave what they found."""
-    return folder / "runs"
+RUNS = "runs"
+"""the folder in a lab's own in which its experiments leave what they found"""
 
 
 @dataclass(kw_only=True)
@@ -93,7 +89,7 @@ class Results:
 
     def has(self, name: str) -> bool:
         """Whether an experiment came to its end."""
-        path = runs_folder(self.folder) / name
+        path = self.folder / RUNS / name
         return (path / "summary.json").is_file() or path.with_name(f"{name}.json").is_file()
 
     def diverged(self, name: str) -> bool:
@@ -106,7 +102,11 @@ class Results:
 
     def until_then(self, name: str) -> RunRecord:
         """Return a training run as far as it came."""
-        return read_record(RunDir(runs_folder(self.folder) / name))
+        return read_record(self.run_dir(name))
+
+    def run_dir(self, name: str) -> RunDir:
+        """Return the run directory of a training run."""
+        return RunDir(self.folder / RUNS / name)
 
     def record(self, name: str) -> RunRecord | None:
         """Return a training run; None where it did not come to its end."""
@@ -139,7 +139,7 @@ class Results:
 
     def document(self, name: str) -> dict[str, Any]:
         """Return what the bench of a measurement left; empty where it failed."""
-        path = runs_folder(self.folder) / f"{name}.json"
+        path = self.folder / RUNS / f"{name}.json"
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -147,8 +147,13 @@ class Results:
         return document if isinstance(document, dict) else {}
 
 
-TRAIN_SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
+_TRAIN_SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
 TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}
+
+
+def train_samples(settings: LabSettings) -> int:
+    """Return how many samples a lab trains on, unless a run takes fewer."""
+    return _TRAIN_SAMPLES[choose_data(settings)]
 
 
 def choose_data(settings: LabSettings) -> str:
@@ -171,17 +176,6 @@ def place_ranks(settings: LabSettings, ranks: int) -> dict[str, object]:
     if settings.nodes > 1 and ranks > 1:
         return {"workers": 1, "nodes": ranks, "link": settings.link.model_dump(mode="json")}
     return {"workers": ranks}
-
-
-def build_measurement(
-    name: str, bench: Callable[..., BenchResult[Any]], kind: type[BenchSpec], options: Options
-) -> Measurement:
-    """Build one of a lab's benches as an experiment, from the keys of the bench's spec.
-
-    Raises:
-        SpecError: the bench cannot run so, e.g. on as many nodes.
-    """
-    return Measurement(name=name, bench=bench, spec=build_spec(kind, options))
 
 
 def build_training(

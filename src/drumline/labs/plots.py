@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Style = dict[str, Any]
 """keyword arguments of matplotlib"""
+_PARTS = {**LEDGER, "communication": LEDGER["wait"], "update": LEDGER["transfer"]}
+"""colours of a step's parts: those of the ledger, and those that a profile has instead"""
 _DARK = 0.7
 """a cell filled beyond this share has white text"""
 
@@ -84,21 +86,12 @@ class Plot(FigureStyle):
             lows, highs = zip(*known, strict=True)
             axes.fill_between(x, lows, highs, color=color, alpha=0.18, linewidth=0)
 
-    def stacked(
-        self,
-        axes: Axes,
-        parts: Mapping[str, Sequence[float | None]],
-        *,
-        colors: Mapping[str, str] = LEDGER,
-    ) -> None:
-        """Draw a bar for each of several things, of parts one on another, with room for a legend.
-
-        Parts have their values by name; `colors` are those of parts that are not the ledger's.
-        """
+    def stacked(self, axes: Axes, parts: Mapping[str, Sequence[float | None]]) -> None:
+        """Draw a bar for each of several steps, of parts one on another, with room for a legend."""
         foot = [0.0] * max(map(len, parts.values()))
         for part, values in parts.items():
             heights = [value or 0.0 for value in values]
-            color = colors[part] if part in colors else LEDGER[part]
+            color = _PARTS[part]
             axes.bar(range(len(foot)), heights, bottom=foot, color=color, label=self.label(part))
             foot = [low + height for low, height in zip(foot, heights, strict=True)]
         axes.set_ylim(0, 1.5 * max(foot, default=1.0))

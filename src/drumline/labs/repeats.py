@@ -21,6 +21,8 @@ Runs = Mapping[str, Sequence[RunRecord]]
 """runs by what they show; the runs of one differ in their seed alone"""
 ROUNDING = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""
+WIDTH = 20
+"""steps that a drawn loss is the mean of, where a lab does not say otherwise"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,23 +87,23 @@ def accuracy_of(records: Iterable[RunRecord]) -> Interval | None:
 
 
 def tabulate_curves(
-    chapter: Chapter, name: str, runs: Runs, *, key: str, width: int | Mapping[str, int]
+    chapter: Chapter, name: str, runs: Runs, *, key: str, widths: Mapping[str, int] | None = None
 ) -> Table[CurveRow]:
-    """Make the table of a lab's loss curves, smoothed over one width for all, or one for each."""
-    table = chapter.tabulate(name, CurveRow, (), key=key)
-    for what, records in runs.items():
-        steps = width if isinstance(width, int) else width[what]
-        curves = [smoothed(record.curve, steps) for record in records]
-        for points in zip(*curves, strict=False):  # a run of fewer steps ends all
-            row = CurveRow(
-                key=what,
-                step=points[0].step,
-                samples=points[0].samples,
-                seconds=statistics.median(point.seconds for point in points),
-                loss=geometric_mean_of(point.loss for point in points),
-            )
-            table.append(row)
-    return table
+    """Make the table of a lab's loss curves, smoothed over `WIDTH` steps, or so many for each."""
+    widths = widths or dict.fromkeys(runs, WIDTH)
+    rows = [
+        CurveRow(
+            key=what,
+            step=points[0].step,
+            samples=points[0].samples,
+            seconds=statistics.median(point.seconds for point in points),
+            loss=geometric_mean_of(point.loss for point in points),
+        )
+        for what, records in runs.items()
+        # a run of fewer steps ends all
+        for points in zip(*(smoothed(one.curve, widths[what]) for one in records), strict=False)
+    ]
+    return chapter.tabulate(name, CurveRow, rows, key=key)
 
 
 def tabulate_scores(chapter: Chapter, name: str, runs: Runs, *, key: str) -> Table[ScoreRow]:

@@ -1,13 +1,7 @@
 """`drumline lab run`: the experiments of a lab, one after the other, then its report.
 
-The report has the sections that graders look for:
-
-principle    from the lab's task sheet
-code         the source that ran, by symbol
-parameters   settings, machine, versions, seeds, every experiment
-results      tables and pictures
-analysis     sentences made from the numbers, and the author's own words
-again        how to make it again, and how to check it
+The report has the sections that graders look for: the principle, the code that ran, the parameters,
+the results, their analysis with the author's own words, and how to make it all again.
 """
 
 from __future__ import annotations
@@ -22,17 +16,9 @@ from drumline.bench.case_runner import CasePolicy, describe_machine, run_each
 from drumline.core.errors import DivergenceError, DrumlineError, LabError, RunDirError, UsageError
 from drumline.core.formatting import format_rate
 from drumline.core.lock import FileLock
-from drumline.core.rundir import RunDir
 from drumline.labs.catalogue import find_lab, read_code, read_principle
 from drumline.labs.chapter import Lab, Machine, write_parameters
-from drumline.labs.experiment import (
-    Experiment,
-    LabSettings,
-    Results,
-    Training,
-    read_settings,
-    runs_folder,
-)
+from drumline.labs.experiment import RUNS, Experiment, LabSettings, Results, Training, read_settings
 from drumline.labs.text import SHARED, LabText, lab_text
 from drumline.launch.probe import Watch
 from drumline.report.page import blocks
@@ -91,7 +77,7 @@ def run_lab(request: LabRequest, *, watch: Watch, on_figure: Callable[[str], Non
     folder = request.out or Path("labs", str(request.number))
     settings = read_settings(request.args, full=request.full)
     check_place(folder, lab.number)  # what cannot be written is told before anything is measured
-    runs = runs_folder(folder)
+    runs = folder / RUNS
     if runs.exists() and not any((folder / name).exists() for name in (MANIFEST, WORDS)):
         raise UsageError(
             f"{runs} is there already, and is no lab's; nothing in it is replaced: name a new "
@@ -185,15 +171,14 @@ def _is_done(experiment: Experiment, results: Results) -> bool:
         return False
     if isinstance(experiment, Training):
         with contextlib.suppress(OSError, ValueError, DrumlineError):
-            run = RunDir(runs_folder(results.folder) / experiment.name)
-            return read_run_spec(run) == experiment.spec
+            return read_run_spec(results.run_dir(experiment.name)) == experiment.spec
         return False
     spec = results.document(experiment.name).get("spec")
     return bool(spec == experiment.spec.model_dump(mode="json"))
 
 
 def _make_runs(folder: Path) -> Path:
-    runs = runs_folder(folder)
+    runs = folder / RUNS
     try:
         runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -20,16 +20,7 @@ from typing import Any
 import yaml
 
 from drumline.report.page.table import FORMS, NumberFormat, count, plain, times
-from drumline.report.page.translator import (
-    Filling,
-    Language,
-    Sentence,
-    Texts,
-    Translator,
-    fill,
-    find_holes,
-    load_texts,
-)
+from drumline.report.page.translator import Language, Texts, Translator, find_holes, load_texts
 
 SHARED = "report"
 """the text of all labs"""
@@ -64,13 +55,6 @@ def read_yaml(*path: str) -> Any:
     return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
-@cache
-def load_lab_texts(lab: str) -> Texts:
-    """Read the text of a lab's report in all languages, with what all labs share."""
-    shared, own = read_texts(SHARED), read_texts(lab)
-    return {lang: {**shared[lang], **own[lang]} for lang in Language}
-
-
 @dataclass(frozen=True)
 class LabText(Translator):
     """The text of a lab in one language, as one of its chapters reads it."""
@@ -92,10 +76,6 @@ class LabText(Translator):
         if default is None:
             raise KeyError(f"no text {key!r} in {self.scope!r} or at the top ({self.lang})")
         return default
-
-    def __call__(self, key: str, /, **holes: Filling) -> Sentence:
-        """Return a text as a sentence, its holes filled."""
-        return fill(self.text(key), holes)
 
     def holes(self, key: str) -> set[str]:
         """Return the names in braces of a text; none where there is no text."""
@@ -133,12 +113,12 @@ def _factor(value: float) -> str:
 
 
 @cache
-def load_findings(lab: str) -> Mapping[str, FindingSpec]:
-    """Read a lab's findings.yaml, which describes the numbers that the lab computes."""
-    entries = {} if lab == SHARED else read_yaml(lab, "findings.yaml")
-    return {key: FindingSpec(**entry) for key, entry in entries.items()}
-
-
 def lab_text(lab: str, lang: Language) -> LabText:
-    """Return the text of a lab's report in one language."""
-    return LabText(lang, load_lab_texts(lab), findings=load_findings(lab))
+    """Read the text of a lab's report, with what all labs share, and its findings."""
+    shared, own = read_texts(SHARED), read_texts(lab)
+    entries = {} if lab == SHARED else read_yaml(lab, "findings.yaml")
+    return LabText(
+        lang,
+        {each: {**shared[each], **own[each]} for each in Language},
+        findings={key: FindingSpec(**entry) for key, entry in entries.items()},
+    )

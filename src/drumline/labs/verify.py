@@ -1,10 +1,4 @@
-"""`drumline lab verify`: whether a report is what its runs say, and whether they can be had again.
-
-1. the files are those that were written (sha256);
-2. every number of the page is the one in its CSV file;
-3. the CSV files, and what the page makes of them, are what the runs beside them give;
-4. with `rerun`: training again, by the same specs, ends with the same weights.
-"""
+"""`drumline lab verify`: is a report what its runs say, and does training again give the same?"""
 
 from __future__ import annotations
 
@@ -16,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.labs.experiment import LabSettings, Results, Training, runs_folder
+from drumline.labs.experiment import RUNS, LabSettings, Results, Training
 from drumline.labs.runner import build_report, load_lab, run_experiments
 from drumline.launch.probe import Watch
 from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
@@ -73,8 +67,8 @@ def verify_report(folder: Path, *, rerun: bool, watch: Watch) -> Verification:
 
 
 def _audit_runs(folder: Path, manifest: Manifest, settings: LabSettings) -> Iterator[str]:
-    if not runs_folder(folder).is_dir():
-        yield f"{runs_folder(folder)} is missing: the CSV files cannot be followed to the runs"
+    if not (folder / RUNS).is_dir():
+        yield f"{folder / RUNS} is missing: the CSV files cannot be followed to the runs"
         return
     lang = Language.ZH if manifest.get("lang") == "zh" else Language.EN
     results = Results(folder=folder, settings=settings)

@@ -38,6 +38,7 @@ _BUILTIN: dict[str, type[nn.Module]] = {
     "gpt-mini": GPT,
 }
 GIVEN = "classes"  # comes from the data, not from the spec
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _EXPECTED: dict[type, str] = {
     bool: "true or false",
     int: "a whole number, 1 or more",
@@ -150,7 +151,7 @@ def _check_names(model: str, factory: Callable[..., Any], options: Mapping[str, 
     """Refuse options that the factory does not take, and a factory that needs more than it gets."""
     parameters = _parameters_of(factory)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    takes = [name for name, p in parameters.items() if _by_keyword(p)]
+    takes = [name for name, p in parameters.items() if p.kind in _BY_KEYWORD]
     valid = [name for name in takes if name != GIVEN]
     for name in options:
         if name not in takes and not takes_any:
@@ -160,7 +161,8 @@ def _check_names(model: str, factory: Callable[..., Any], options: Mapping[str, 
                 key=f"model.{name}",
             )
     for name, p in parameters.items():
-        if _required(p) and name not in options and name != GIVEN:
+        required = p.default is p.empty and p.kind in (*_BY_KEYWORD, p.POSITIONAL_ONLY)
+        if required and name not in options and name != GIVEN:
             raise SpecError(
                 f"model {model} needs a value for {name!r}; set model.{name}=…, "
                 f"or give it a default in the factory",
@@ -199,15 +201,6 @@ def _fits(value: object, kind: type) -> bool:
     if kind is int:  # sizes and counts, all of them
         return isinstance(value, int) and value >= 1
     return isinstance(value, int | float if kind is float else kind)
-
-
-def _by_keyword(parameter: inspect.Parameter) -> bool:
-    return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-
-
-def _required(parameter: inspect.Parameter) -> bool:
-    named = _by_keyword(parameter) or parameter.kind is parameter.POSITIONAL_ONLY
-    return named and parameter.default is parameter.empty
 
 
 def _find_factory(name: str) -> Callable[..., Any]:

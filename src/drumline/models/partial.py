@@ -28,7 +28,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from types import FrameType
 from typing import Any
@@ -174,15 +173,9 @@ def build_outline(
     return _build_outline(spec, classes=classes, seed=seed)[0].to(dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Event:
-    """Something is registered: a parameter of a module, or a module in another one."""
-
-    kind: str
-    """the module's class, by name: some are made anew each time"""
-    parameter: str | None
-
-
+_Event = tuple[str, str | None]
+"""a parameter of a module is registered, or (None) a module in another one; the module's class is
+told by name, since some are made anew each time"""
 _Paths = Sequence[tuple[_Event, list[str]]]
 """what was registered, with the paths that its module has in the end"""
 
@@ -272,7 +265,7 @@ class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
                 owner._parameters[name] = self._move(parameter)
 
     def _note(self, module: nn.Module, parameter: str | None = None) -> None:
-        event = _Event(kind=type(module).__qualname__, parameter=parameter)
+        event = (type(module).__qualname__, parameter)
         if self._plan is not None and not self._plan.fits(len(self.events), event):
             self.strayed = True
         self.events.append(event)

@@ -92,18 +92,15 @@ def write_strategies(chapter: Chapter, results: Results) -> None:
     measured = results.rows("aggregation", AggregationRow)
     if not measured:
         return
-    aggregation = chapter.tabulate(
-        "aggregation", tables.RankStepRow, map(tables.build_rank_step_row, measured)
-    )
-    strategies = chapter.tabulate(
-        "strategies", tables.BottleneckRow, tables.build_bottleneck_rows(aggregation.records)
-    )
+    rows = [tables.build_rank_step_row(row) for row in measured]
+    aggregation = chapter.tabulate("aggregation", tables.RankStepRow, rows)
+    bottlenecks = tables.build_bottleneck_rows(rows)
+    strategies = chapter.tabulate("strategies", tables.BottleneckRow, bottlenecks)
     chapter.picture("strategies", plots.draw_strategies, aggregation, strategies)
     written = chapter.text.text("rank").format
     chapter.show(strategies, forms=dict.fromkeys(("waits_most", "waited_for"), written))
     for situation in ("slow cpu", "slow link"):
-        rows = [row for row in strategies.records if row.situation == situation]
-        _describe_bottleneck(chapter, situation, rows)
+        _describe_bottleneck(chapter, situation, strategies.where(situation=situation))
 
 
 def _describe_bottleneck(

@@ -6,66 +6,42 @@
 | aggregation | strategies averaging a model's gradients: even nodes, a slow CPU, a slow link |
 | even-K, late-K | training by strategy K, without and with a rank that comes late by a delay |
 | mean-gradients … | sum against mean, gradients against parameters |
-| full-size, fp16 | 32 bits on the way, or 16 |
+| compress-none, compress-fp16 | 32 bits on the way, or 16 |
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import MappingProxyType
 
 from drumline.bench.case_runner import Measurement
 from drumline.bench.communication.aggregation import run_aggregation
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import (
-    LabSettings,
-    Options,
-    Training,
-    build_measurement,
-    build_training,
-    place_ranks,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, place_ranks
+from drumline.spec.load import build_spec
 
-KINDS = (
-    "allreduce",
-    "reduce_broadcast",
-    "gather_scatter",
-    "all_gather",
-    "ring",
-    "chunked_ring",
-    "parameter_server",
-)
+_COMPOSED = ("reduce_broadcast", "gather_scatter", "all_gather")
+"""made of other collectives of the backend"""
+KINDS = ("allreduce", *_COMPOSED, "ring", "chunked_ring", "parameter_server")
 """the ways to average that are compared"""
-WAYS = (
-    "native",
-    "reduce_broadcast",
-    "gather_scatter",
-    "all_gather",
-    "linear",
-    "ring",
-    "chunked_ring",
-    "tree",
-    "halving_doubling",
-)
+WAYS = ("native", *_COMPOSED, "linear", "ring", "chunked_ring", "tree", "halving_doubling")
 """the ways to one all_reduce that are timed by size and ranks; linear is the parameter server"""
 DELAYED = ("allreduce", "chunked_ring", "parameter_server")
 """those that train with a late rank"""
 DELAY_MS = 25
 LATE_RANK = 1
-AVERAGES = ("mean", "sum")
 OF = ("gradients", "parameters")
+CHOICES = {f"{average}-{of}": (average, of) for of in OF for average in ("mean", "sum")}
+"""how the average is taken and of what, by the run's name"""
 COMPRESSED = ("none", "fp16")
 _BOTTLENECK_NODES = 3
-_SHARED: Options = MappingProxyType(
-    {
-        "model": "mlp",
-        "data": {"batch": 128},
-        "optimizer": {"name": "sgd", "lr": 0.1},
-        "backend": "gloo",
-        "threads": 1,
-    }
-)
+_SHARED: Options = {
+    "model": "mlp",
+    "data": {"batch": 128},
+    "optimizer": {"name": "sgd", "lr": 0.1},
+    "backend": "gloo",
+    "threads": 1,
+}
 
 
 def plan_experiments(settings: LabSettings) -> Sequence[Measurement | Training]:
@@ -79,7 +55,8 @@ def _collectives(settings: LabSettings) -> Measurement:
     if settings.nodes > 1:
         options = {**options, **place_ranks(settings, settings.nodes), "workers": [1]}
     rounds = {} if settings.full else {"rounds": 6}
-    return build_measurement("collectives", run_collectives, CollectivesSpec, {**options, **rounds})
+    spec = build_spec(CollectivesSpec, {**options, **rounds})
+    return Measurement(name="collectives", bench=run_collectives, spec=spec)
 
 
 def _aggregation(settings: LabSettings) -> Measurement:
@@ -94,7 +71,8 @@ def _aggregation(settings: LabSettings) -> Measurement:
     }
     if settings.link.rate is not None:
         options["link"] = settings.link
-    return build_measurement("aggregation", run_aggregation, AggregationSpec, options)
+    spec = build_spec(AggregationSpec, options)
+    return Measurement(name="aggregation", bench=run_aggregation, spec=spec)
 
 
 def _train(
@@ -115,11 +93,10 @@ def _delays(settings: LabSettings) -> Iterator[Training]:
 
 def _choices(settings: LabSettings) -> Iterator[Training]:
     epochs: Options = {"epochs": 3 if settings.full else 2}
-    for of in OF:
-        for average in AVERAGES:
-            strategy = {"kind": "allreduce", "average": average, "of": of}
-            options = {**epochs, "strategy": strategy}
-            yield _train(settings, f"{average}-{of}", options, may_diverge=average == "sum")
+    for name, (average, of) in CHOICES.items():
+        strategy = {"kind": "allreduce", "average": average, "of": of}
+        options = {**epochs, "strategy": strategy}
+        yield _train(settings, name, options, may_diverge=average == "sum")
     for compress in COMPRESSED:
         strategy = {"kind": "chunked_ring", "compress": compress}
         yield _train(settings, f"compress-{compress}", {**epochs, "strategy": strategy})

@@ -198,20 +198,18 @@ class ChoiceRow:
 
 def build_choice_rows(results: Results) -> Iterator[ChoiceRow]:
     """Give where each choice ended, or at which step it diverged."""
-    for of in lab.OF:
-        for average in lab.AVERAGES:
-            name = f"{average}-{of}"
-            record = results.record(name)
-            diverged = record is None and results.diverged(name)
-            last = results.until_then(name).curve[-1:] if diverged else []
-            if record is not None or diverged:
-                yield ChoiceRow(
-                    of=of,
-                    average=average,
-                    loss=None if record is None else record.summary.get("loss"),
-                    accuracy=None if record is None else record.accuracy,
-                    diverged_at=1 + sum(point.step for point in last) if diverged else None,
-                )
+    for name, (average, of) in lab.CHOICES.items():
+        record = results.record(name)
+        diverged = record is None and results.diverged(name)
+        last = results.until_then(name).curve[-1:] if diverged else []
+        if record is not None or diverged:
+            yield ChoiceRow(
+                of=of,
+                average=average,
+                loss=None if record is None else record.summary.get("loss"),
+                accuracy=None if record is None else record.accuracy,
+                diverged_at=1 + sum(point.step for point in last) if diverged else None,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +237,7 @@ def build_compression_rows(results: Results) -> Iterator[CompressionRow]:
 
 def build_loss_rows(results: Results) -> Iterator[LossRow]:
     """Give the smoothed loss curves of all choices and formats, as far as they came."""
-    names = [f"{average}-{of}" for of in lab.OF for average in lab.AVERAGES]
-    for name in (*names, *(f"compress-{compress}" for compress in lab.COMPRESSED)):
+    for name in (*lab.CHOICES, *(f"compress-{compress}" for compress in lab.COMPRESSED)):
         record = results.until_then(name) if results.diverged(name) else results.record(name)
         curve = [] if record is None else record.curve
         for point in smoothed(curve, max(1, len(curve) // 30)):

@@ -17,7 +17,6 @@ from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.data_parallel import experiments as lab
 from drumline.labs.data_parallel import plots, tables
 from drumline.labs.experiment import TEST_SAMPLES, Results
-from drumline.labs.repeats import Runs
 from drumline.report.intervals import compare, extremes, ranked
 from drumline.report.page.blocks import Facts
 from drumline.report.page.table import Table
@@ -96,12 +95,10 @@ def write_learning(chapter: Chapter, results: Results) -> None:
         return
     rows = [tables.build_strategy_row(kind, records) for kind, records in runs.items()]
     ends = chapter.tabulate("strategies", tables.StrategyRow, rows)
-    curves = repeats.tabulate_curves(
-        chapter, "strategy_curves", runs, key="kind", width=tables.WIDTH
-    )
+    curves = repeats.tabulate_curves(chapter, "strategy_curves", runs, key="kind")
     scores = repeats.tabulate_scores(chapter, "strategy_scores", runs, key="kind")
     chapter.picture(
-        "strategies", plots.draw_learning, curves, scores, ranks=of.ranks, width=tables.WIDTH
+        "strategies", plots.draw_learning, curves, scores, ranks=of.ranks, width=repeats.WIDTH
     )
     chapter.show(ends, "kind", "accuracy", "test_loss", "loss", "step_ms", "wait_share")
     base = chapter.text.name("kind", tables.MIXED)
@@ -117,7 +114,9 @@ def write_learning(chapter: Chapter, results: Results) -> None:
             chapter.note("waiting", most=most, least=least)
 
 
-def _describe_test_set(chapter: Chapter, runs: Runs, rows: Sequence[tables.StrategyRow]) -> None:
+def _describe_test_set(
+    chapter: Chapter, runs: repeats.Runs, rows: Sequence[tables.StrategyRow]
+) -> None:
     """Tell how sure an accuracy can be at all, on so many test samples."""
     row = next((row for row in rows if row.accuracy is not None), None)
     data = runs[row.kind][0].spec_values.get("data", {}).get("name") if row is not None else None
@@ -151,7 +150,7 @@ def write_averaging(chapter: Chapter, results: Results) -> None:
     )
     averaging = chapter.tabulate("averaging", tables.AveragingRow, averaged)
     alone = chapter.tabulate("alone", tables.AloneRow, parts)
-    chapter.picture("hidden", plots.draw_averaging, local, averaging, alone, width=tables.WIDTH)
+    chapter.picture("hidden", plots.draw_averaging, local, averaging, alone, width=repeats.WIDTH)
     chapter.show(averaging)
     chapter.show(alone)
     _describe_local(chapter, local)
@@ -168,13 +167,10 @@ def _describe_local(chapter: Chapter, local: Table[tables.LocalLossRow]) -> None
     """Compare how far ranks' own losses lie apart."""
     mixed, skewed = (_spread(local.where(kind=kind)) for kind in (tables.MIXED, tables.SKEWED))
     over = repeats.ratio(skewed, mixed)
-    names = {
-        "name": chapter.text.name("kind", tables.SKEWED),
-        "base": chapter.text.name("kind", tables.MIXED),
-    }
+    base, name = (chapter.text.name("kind", kind) for kind in (tables.MIXED, tables.SKEWED))
     ending = chapter.write("local.own" if (over or 0.0) > _CLEAR else "local.alike")
     spreads = {"skewed": skewed, "mixed": mixed, "ratio": over}
-    chapter.note("local.spread", **names, **spreads, ending=ending)
+    chapter.note("local.spread", name=name, base=base, **spreads, ending=ending)
 
 
 def _spread(rows: Sequence[tables.LocalLossRow]) -> float | None:
@@ -229,9 +225,7 @@ def write_scaling(chapter: Chapter, results: Results) -> None:
         tables.build_setup_row(setup, records, setups["1"]) for setup, records in setups.items()
     ]
     scaling = chapter.tabulate("scaling", tables.SetupRow, rows)
-    curves = repeats.tabulate_curves(
-        chapter, "scaling_curves", setups, key="setup", width=tables.WIDTH
-    )
+    curves = repeats.tabulate_curves(chapter, "scaling_curves", setups, key="setup")
     scores = repeats.tabulate_scores(chapter, "scaling_scores", setups, key="setup")
     equal = chapter.tabulate(
         "equal_time", tables.EqualTimeRow, tables.build_equal_time_rows(curves, scores)
@@ -306,8 +300,8 @@ def write_batches(chapter: Chapter, results: Results) -> None:
         for (batch, rule), record in runs.items()
         if batch != lab.BATCH or rule == _RULES[0]  # there the rules are the same run
     }
-    width = {f"{batch} {rule}": max(1, _SMALL * lab.BATCH // batch) for batch, rule in runs}
-    curves = repeats.tabulate_curves(chapter, "batch_curves", named, key="run", width=width)
+    widths = {f"{batch} {rule}": max(1, _SMALL * lab.BATCH // batch) for batch, rule in runs}
+    curves = repeats.tabulate_curves(chapter, "batch_curves", named, key="run", widths=widths)
     chapter.picture(
         "batches", plots.draw_batches, batches, curves, ranks=of.ranks, lr=f"{lab.LR:g}"
     )

@@ -13,18 +13,10 @@ can do with the whole machine.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 
 from drumline.core.errors import UsageError
-from drumline.labs.experiment import (
-    TRAIN_SAMPLES,
-    LabSettings,
-    Options,
-    Training,
-    build_training,
-    choose_data,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, train_samples
 
 KINDS = ("shuffle", "random", "sampling", "by_label", "dirichlet")
 """the first is what the others are compared with"""
@@ -47,31 +39,29 @@ AVERAGING = (
     ("by_label", "adam", "parameters"),
 )
 """partition, optimizer, what is averaged; the first two are runs that differ in the partition"""
-_SHARED: Options = MappingProxyType(
-    {
-        "model": "lenet",
-        "data": {"batch": BATCH},
-        "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.9},
-        "strategy": {"kind": "allreduce"},
-        "threads": 1,
-        "device": "cpu",
-        "checkpoint": {"every_steps": 1_000_000, "keep": 1},  # at the end only: steps are timed
-    }
-)
+_SHARED: Options = {
+    "model": "lenet",
+    "data": {"batch": BATCH},
+    "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.9},
+    "strategy": {"kind": "allreduce"},
+    "threads": 1,
+    "device": "cpu",
+    "checkpoint": {"every_steps": 1_000_000, "keep": 1},  # at the end only: steps are timed
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataParallelPlan:
-    """How large the lab is."""
+    """How large the lab is; in its long form unless told otherwise."""
 
     ranks: int
     """of the runs that differ in how data are dealt out"""
     workers: tuple[int, ...]
     """the numbers of workers compared, from 1 up"""
-    repeats: int
+    repeats: int = 5
     """seeds"""
-    epochs: int
-    batches: tuple[int, ...]
+    epochs: int = 6
+    batches: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)
 
 
 def plan(settings: LabSettings) -> DataParallelPlan:
@@ -89,13 +79,8 @@ def plan(settings: LabSettings) -> DataParallelPlan:
     counts = {2**k for k in range(8) if 2**k < ranks} | {ranks}
     if settings.full and ranks > 3:
         counts.add(3)
-    return DataParallelPlan(
-        ranks=ranks,
-        workers=tuple(sorted(counts)),
-        repeats=5 if settings.full else 3,
-        epochs=6 if settings.full else 4,
-        batches=(32, 64, 128, 256, 512, 1024) if settings.full else (32, 128, 512),
-    )
+    whole = DataParallelPlan(ranks=ranks, workers=tuple(sorted(counts)))
+    return whole if settings.full else replace(whole, repeats=3, epochs=4, batches=(32, 128, 512))
 
 
 def label_groups(ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -157,7 +142,7 @@ def _averaging(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training
 
 
 def _alone(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training]:
-    batch, share = BATCH // of.ranks, TRAIN_SAMPLES[choose_data(settings)] // of.ranks
+    batch, share = BATCH // of.ranks, train_samples(settings) // of.ranks
     yield _train(settings, alone_name(None), 1, {"data": {"batch": batch, "samples": share}})
     for part, labels in enumerate(label_groups(of.ranks)[:_LABELS]):
         partition = {"kind": "by_label", "labels": [list(labels)]}

@@ -6,16 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from drumline.labs.data_parallel import experiments as lab
-from drumline.labs.data_parallel.tables import (
-    AloneRow,
-    AveragingRow,
-    BatchRow,
-    LabelRow,
-    LocalLossRow,
-    OverlapRow,
-    PartRow,
-    SetupRow,
-)
+from drumline.labs.data_parallel import tables
 from drumline.labs.plots import Plot, Style
 from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.page.table import Table
@@ -24,8 +15,6 @@ from drumline.report.plots import middles
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _ROOM = 8
 """ranks whose numbers can be read in one of the small panels"""
@@ -33,7 +22,7 @@ _COLORS = 7
 """ranks that can be told apart by colour, with one more for those that need not be"""
 
 
-def draw_labels(plot: Plot, labels: Table[LabelRow], parts: Table[PartRow]) -> Figure:
+def draw_labels(plot: Plot, labels: Table[tables.LabelRow], parts: Table[tables.PartRow]) -> Figure:
     """Draw lab 3's figure of the labels that each rank drew, a panel per partition; coverage."""
     kinds = [row.kind for row in parts.records]
     figure, panels = plot.panels(len(kinds) + 1, columns=3, height=3.0)
@@ -53,7 +42,7 @@ def draw_labels(plot: Plot, labels: Table[LabelRow], parts: Table[PartRow]) -> F
     return figure
 
 
-def _draw_coverage(plot: Plot, axes: Axes, parts: Sequence[PartRow]) -> None:
+def _draw_coverage(plot: Plot, axes: Axes, parts: Sequence[tables.PartRow]) -> None:
     matrix = [[row.seen_first_epoch, row.seen_run] for row in parts]
     plot.heat(axes, matrix, write=_in_percent, top=1.0, color=1)
     axes.set_xticks([0, 1], [plot.name("span", "first_epoch"), plot.name("span", "run")])
@@ -63,7 +52,7 @@ def _draw_coverage(plot: Plot, axes: Axes, parts: Sequence[PartRow]) -> None:
     axes.set_title(plot.label("seen"), fontsize=9)
 
 
-def draw_overlap(plot: Plot, overlaps: Table[OverlapRow]) -> Figure:
+def draw_overlap(plot: Plot, overlaps: Table[tables.OverlapRow]) -> Figure:
     """Draw lab 3's heat maps of the samples that ranks share: an epoch above, the run below."""
     kinds = list(overlaps.groups("kind"))
     ranks = list(overlaps.groups("rank"))
@@ -122,9 +111,9 @@ def draw_learning(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]) 
 
 def draw_averaging(
     plot: Plot,
-    local: Table[LocalLossRow],
-    averaging: Table[AveragingRow],
-    alone: Table[AloneRow],
+    local: Table[tables.LocalLossRow],
+    averaging: Table[tables.AveragingRow],
+    alone: Table[tables.AloneRow],
 ) -> Figure:
     """Draw lab 3's figure of ranks' own losses, and of accuracies by what is averaged."""
     figure = plot.figure(height=3.8)
@@ -145,20 +134,20 @@ def draw_averaging(
                 label=None if alike and rank else label,  # one name for all ranks
             )
     plot.panel(losses, "losses", log="y")
-    _draw_accuracies(plot, bars, averaging.records, alone.records)
+    _draw_accuracies(plot, bars, averaging, alone)
     return figure
 
 
 def _draw_accuracies(
-    plot: Plot, axes: Axes, averaging: Sequence[AveragingRow], alone: Sequence[AloneRow]
+    plot: Plot, axes: Axes, averaging: Table[tables.AveragingRow], alone: Table[tables.AloneRow]
 ) -> None:
     bars: list[tuple[str, float | None, int]] = []
-    for row in averaging:
+    for row in averaging.records:
         names = [
             plot.name(column, getattr(row, column)) for column in ("kind", "optimizer", "averaged")
         ]
         bars.append((", ".join(names), row.accuracy, 0 if row.optimizer == "sgd" else 1))
-    for one in alone:
+    for one in alone.records:
         name = plot.label("mixed" if one.part == "mixed" else "part", part=one.part)
         bars.append((name, one.accuracy, 7))
     shown = [(name, 100 * value, color) for name, value, color in bars if value is not None]
@@ -172,7 +161,7 @@ def _draw_accuracies(
     axes.grid(visible=False, axis="y")  # numbers stand there
 
 
-def draw_speedup(plot: Plot, scaling: Table[SetupRow]) -> Figure:
+def draw_speedup(plot: Plot, scaling: Table[tables.SetupRow]) -> Figure:
     """Draw lab 3's figure of speed-up, efficiency, and where the time of a step went."""
     figure, (speed, efficiency, where) = plot.panels(3, height=3.2)
     told = [row for row in scaling.records if row.speedup is not None]
@@ -224,7 +213,7 @@ def draw_equal_cost(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]
     return figure
 
 
-def draw_batches(plot: Plot, batches: Table[BatchRow], curves: Table[CurveRow]) -> Figure:
+def draw_batches(plot: Plot, batches: Table[tables.BatchRow], curves: Table[CurveRow]) -> Figure:
     """Draw lab 3's figure of the global batch: loss by samples, accuracy and speed by batch."""
     figure, (losses, accuracy, speed) = plot.panels(3, height=3.3)
     sizes = sorted({row.batch for row in batches.records})

@@ -15,7 +15,6 @@ from drumline.data.coverage import Coverage, CoverageTable, RankCoverage
 from drumline.labs import repeats
 from drumline.labs.data_parallel import experiments as lab
 from drumline.labs.experiment import Results
-from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.intervals import Interval, quartile_interval
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
@@ -23,8 +22,6 @@ from drumline.report.runs.record import RunRecord
 
 Coverages = Mapping[str, Coverage]
 """by kind of partition"""
-WIDTH = 20
-"""steps that a drawn loss is the mean of"""
 MIXED, SKEWED = lab.KINDS[0], "by_label"
 
 
@@ -177,7 +174,7 @@ class StrategyRow:
 def build_strategy_row(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
     """Give where the runs of a partition ended."""
     steps = [step for record in records for step in record.step_s]
-    curves = [repeats.smoothed(record.curve, WIDTH) for record in records]
+    curves = [repeats.smoothed(record.curve, repeats.WIDTH) for record in records]
     ranks = [] if records[0].ledger is None else records[0].ledger.ranks
     waited, total = sum(rank.exposed_wait_s for rank in ranks), sum(rank.total_s for rank in ranks)
     return StrategyRow(
@@ -209,7 +206,7 @@ def build_local_loss_rows(results: Results) -> Iterator[LocalLossRow]:
         for rank, log in enumerate([] if record is None else record.events):
             losses = [event for event in log if event["event"] == "step" and event["samples"]]
             for number, event in enumerate(losses, start=1):
-                last = losses[max(0, number - WIDTH) : number]
+                last = losses[max(0, number - repeats.WIDTH) : number]
                 mean = sum(one["loss"] for one in last) / len(last)
                 yield LocalLossRow(kind=kind, rank=rank, step=event["step"], loss=mean)
 
@@ -320,7 +317,7 @@ class EqualTimeRow:
 
 
 def build_equal_time_rows(
-    curves: Table[CurveRow], scores: Table[ScoreRow]
+    curves: Table[repeats.CurveRow], scores: Table[repeats.ScoreRow]
 ) -> Iterator[EqualTimeRow]:
     """Give where each setup stood when the fastest was done, between its steps and evaluations."""
     within = min(lines[-1].seconds for lines in curves.groups("key").values())

@@ -47,7 +47,7 @@ def write_forms(chapter: Chapter, results: Results) -> None:
     columns = ("peak_bytes", "sent_bytes", "bubble", "bubble_theory", "together", "idle_ms")
     chapter.show(cases.forms, "case", *columns, key="cost")
     if (alone := cases.baseline) is not None:
-        rows = ranked(cases.split(), lambda row: row.speedup, reverse=True)
+        rows = ranked(cases.split, lambda row: row.speedup, reverse=True)
         for order in (Order.LESS, Order.LEVEL, Order.MORE):
             own = [row for row in rows if compare_steps(row.step_ms, alone.step_ms) is order]
             chapter.note(f"alone.{order}", alone=alone, list=chapter.list_up("speedup", own))
@@ -58,7 +58,7 @@ def write_forms(chapter: Chapter, results: Results) -> None:
 
 def _describe_surprises(chapter: Chapter, cases: tables.Cases) -> None:
     """Tell of speed that sharing the work out cannot explain."""
-    for row in cases.split():
+    for row in cases.split:
         assert row.speedup is not None
         if compare(row.speedup, row.ranks) is Order.MORE:
             chapter.note("surprise.superlinear", row=row, ranks=row.ranks)
@@ -80,7 +80,7 @@ def _describe_drift(chapter: Chapter, cases: tables.Cases, alone: tables.Baselin
 def compare_with_data(chapter: Chapter, cases: tables.Cases) -> None:
     """Compare the fastest split of the model with data parallelism, in lab 4's report."""
     data = cases.forms.first(case="data")
-    split = ranked((row for row in cases.split() if row.form in _SPLIT), lambda row: row.step_ms)
+    split = ranked((row for row in cases.split if row.form in _SPLIT), lambda row: row.step_ms)
     if data is None or not split:
         return
     orders = [compare_steps(row.step_ms, data.step_ms, drift=cases.drift) for row in split]
@@ -174,7 +174,7 @@ def write_costs(chapter: Chapter, results: Results) -> None:
 
 def _describe_memory(chapter: Chapter, cases: tables.Cases) -> None:
     alone = cases.baseline
-    held = ranked(cases.split(), lambda row: row.peak_bytes or None)
+    held = ranked(cases.split, lambda row: row.peak_bytes or None)
     if alone is None or not alone.peak_bytes or len(held) < 2:
         return
     least, most = held[0], held[-1]
@@ -187,14 +187,10 @@ def _describe_bytes(chapter: Chapter, cases: tables.Cases, *, nodes: int) -> Non
     data = cases.forms.first(case="data")
     if data is None or not data.sent_bytes:
         return
-    rows = [
-        row
+    items = [
+        chapter.write("bytes.item", case=case, ratio=ratio(row.sent_bytes, data.sent_bytes))
         for case in (*tables.TRACED, "pipeline interleaved ×4", "tensor")
         if (row := cases.forms.first(case=case)) is not None and row.sent_bytes
-    ]
-    items = [
-        chapter.write("bytes.item", case=row.case, ratio=ratio(row.sent_bytes, data.sent_bytes))
-        for row in rows
     ]
     how = chapter.text.text("bytes.links" if nodes > 1 else "bytes.messages")
     chapter.note("bytes.all", data=data, how=how, list=chapter.concat(items, "comma"))
@@ -212,7 +208,7 @@ def write_losses(chapter: Chapter, _results: Results) -> None:
 
 def _write_agreement(chapter: Chapter, cases: tables.Cases) -> Sentence | None:
     """Say in lab 4's report how far the losses of all forms lie apart at most."""
-    rows = ranked(cases.split(), lambda row: row.loss_difference, reverse=True)
+    rows = ranked(cases.split, lambda row: row.loss_difference, reverse=True)
     if not rows:
         return None
     apart = rows[0].loss_difference or 0.0
@@ -223,7 +219,7 @@ def _write_agreement(chapter: Chapter, cases: tables.Cases) -> Sentence | None:
 def _describe_weights(chapter: Chapter, cases: tables.Cases) -> None:
     """Name the forms that ended with the very bits of one process: they add in the same order."""
     alone = cases.forms.first(case=tables.ALONE)
-    others = [row for row in cases.split() if row.weights]
+    others = [row for row in cases.split if row.weights]
     if alone is None or not alone.weights or not others:
         return
     same = [row.case for row in others if row.weights == alone.weights]
@@ -239,7 +235,7 @@ def summarize(chapter: Chapter) -> Sentence | None:
     if not cases.forms.rows:
         return None
     fastest, losses = None, _write_agreement(chapter, cases)
-    rows = ranked((row for row in cases.split() if row.speedup), lambda row: row.step_ms)
+    rows = ranked((row for row in cases.split if row.speedup), lambda row: row.step_ms)
     if len(rows) > 1:
         fastest = chapter.write("fastest", ranks=rows[0].ranks, best=rows[0], worst=rows[-1])
     both = chapter.write("both", fastest=fastest, losses=losses)

@@ -34,11 +34,7 @@ _RANK_IN, _CASE_IN = 0.3, 0.42
 
 
 def draw_forms(
-    plot: Plot,
-    forms: Table[FormRow],
-    ranks: Table[RankRow],
-    *,
-    baseline: BaselineRow | None,
+    plot: Plot, forms: Table[FormRow], ranks: Table[RankRow], *, baseline: BaselineRow | None
 ) -> Figure:
     """Draw lab 4's figure of time, memory and bytes of all forms, by one list of names."""
     rows = forms.records

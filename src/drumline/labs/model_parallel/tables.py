@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from drumline.bench.model_parallel.rows import CaseRow, build_case_row, compare_with_alone
-from drumline.core.rundir import Event, RunDir
+from drumline.core.rundir import Event
 from drumline.labs.chapter import Chapter
-from drumline.labs.experiment import Results, runs_folder
+from drumline.labs.experiment import Results
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.repeats import LossRow
 from drumline.report.intervals import Interval, divide, quartile_interval
@@ -112,18 +112,13 @@ class Cases:
     def __init__(self, chapter: Chapter) -> None:
         self.forms = chapter.table("forms", FormRow)
         self.ranks = chapter.table("ranks", RankRow)
-        self.baseline = chapter.table("baseline", BaselineRow).first()
         self.curves = chapter.table("curves", LossRow)
         self.trace = chapter.table("trace", TraceRow)
-
-    @property
-    def drift(self) -> float:
-        """By which share the machine itself changed between the first run and the last."""
-        return (self.baseline.drift or 0.0) if self.baseline else 0.0
-
-    def split(self) -> list[FormRow]:
-        """Return those that are not one process alone."""
-        return [row for row in self.forms.records if row.form != "alone"]
+        self.split = [row for row in self.forms.records if row.form != "alone"]
+        """those that are not one process alone"""
+        self.baseline = chapter.table("baseline", BaselineRow).first()
+        self.drift = (self.baseline.drift or 0.0) if self.baseline else 0.0
+        """by which share the machine itself changed between the first run and the last"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +161,7 @@ def _read(results: Results) -> list[_Ended]:
     rows, found = [], []
     for name, case in plan_named_cases(results.settings):
         if results.has(name):
-            run = RunDir(runs_folder(results.folder) / name)
+            run = results.run_dir(name)
             weights = (run.read_json("summary.json") or {}).get("weights_sha256")
             rows.append(build_case_row(case, run, kept=True))
             found.append((name, warm_steps(run.read_rank_events(case.spec.world_size)), weights))

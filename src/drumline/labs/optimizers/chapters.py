@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 from drumline.labs import repeats
 from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.experiment import Results
 from drumline.labs.optimizers import experiments as lab
 from drumline.labs.optimizers import plots, tables
-from drumline.labs.repeats import Runs
 from drumline.report.intervals import Order, compare, extremes, ranked
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Sentence, Text
@@ -25,10 +25,10 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     if not runs:
         return
     ends = chapter.tabulate("ends", tables.EndRow, tables.build_end_rows(runs))
-    curves = repeats.tabulate_curves(chapter, "curves", runs, key="optimizer", width=tables.WIDTHS)
+    curves = repeats.tabulate_curves(chapter, "curves", runs, key="optimizer", widths=tables.WIDTHS)
     scores = repeats.tabulate_scores(chapter, "scores", runs, key="optimizer")
     equal = chapter.tabulate("equal", tables.EqualRow, tables.build_equal_rows(curves))
-    chapter.picture("descent", plots.draw_convergence, curves, width=tables.WIDTH)
+    chapter.picture("descent", plots.draw_convergence, curves, width=repeats.WIDTH)
     chapter.picture("accuracy", plots.draw_accuracy, scores)
     chapter.show(ends, "optimizer", "lr", "steps", "samples", "train_s", "loss", "accuracy")
     chapter.show(equal)
@@ -41,7 +41,7 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     chapter.note("steps", gd=few, sgd=many)
 
 
-def _describe_accuracy(chapter: Chapter, runs: Runs, ends: Table[tables.EndRow]) -> None:
+def _describe_accuracy(chapter: Chapter, runs: repeats.Runs, ends: Table[tables.EndRow]) -> None:
     """List the accuracies; the first is compared with each other one, seed by seed."""
     rows = ranked(ends.records, lambda row: row.accuracy, reverse=True)
     start = chapter.write("accuracies", list=chapter.list_up("accuracy", rows))
@@ -66,14 +66,9 @@ def write_engines(chapter: Chapter, results: Results) -> None:
     if not rows:
         return
     engines = chapter.tabulate("engines", tables.EngineRow, rows)
+    tabulate = partial(repeats.tabulate_curves, chapter, key="optimizer", widths=tables.WIDTHS)
     torch_curves, our_curves = (
-        repeats.tabulate_curves(
-            chapter,
-            name,
-            {row.optimizer: runs[row.optimizer] for row in rows},
-            key="optimizer",
-            width=tables.WIDTHS,
-        )
+        tabulate(name, {row.optimizer: runs[row.optimizer] for row in rows})
         for name, runs in (("torch_curves", theirs), ("our_curves", ours))
     )
     chapter.picture("engines", plots.draw_engines, our_curves, torch_curves, engines)

@@ -14,16 +14,8 @@ price.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from drumline.labs.experiment import (
-    TRAIN_SAMPLES,
-    LabSettings,
-    Options,
-    Training,
-    build_training,
-    choose_data,
-)
+from drumline.labs.experiment import LabSettings, Options, Training, build_training, train_samples
 
 ENGINES = {"drumline": "", "torch": "-torch"}
 """whose optimizer it is, and what is behind its name in that of a run"""
@@ -38,9 +30,11 @@ ORDERS = ("shuffle", "random", "contiguous")
 """partitions that give one worker all samples, each in another order; the first is the usual one"""
 ORDERED = ("gd", "sgd")
 WHOLE = "gd-whole"
-_SHARED: Options = MappingProxyType(
-    {"model": "mlp", "device": "cpu", "checkpoint": {"every_steps": 1_000_000, "keep": 1}}
-)
+_SHARED: Options = {
+    "model": "mlp",
+    "device": "cpu",
+    "checkpoint": {"every_steps": 1_000_000, "keep": 1},
+}
 """checkpoints at the end only: steps are timed"""
 
 
@@ -82,9 +76,7 @@ def learning_rate(optimizer: str, factor: float) -> float:
 
 def rate_name(optimizer: str, factor: float) -> str:
     """Name lab 1's run at another learning rate; at the usual one it is that of the first seed."""
-    return (
-        f"{optimizer}-1" if factor == 1 else f"{optimizer}-lr{learning_rate(optimizer, factor):g}"
-    )
+    return f"{optimizer}-" + ("1" if factor == 1 else f"lr{learning_rate(optimizer, factor):g}")
 
 
 def order_name(optimizer: str, order: str) -> str:
@@ -107,7 +99,7 @@ def plan_experiments(settings: LabSettings) -> list[Training]:
         for order in ORDERS[1:]:
             name, data = order_name(optimizer, order), {"data": {"partition": order}}
             found.append(_train(settings, name, optimizer, epochs, data))
-    whole = {"data": {"batch": TRAIN_SAMPLES[choose_data(settings)]}}
+    whole = {"data": {"batch": train_samples(settings)}}
     found.append(_train(settings, WHOLE, "gd", of.short_gd_steps, whole))
     for optimizer in OPTIMIZERS:
         epochs = of.length(optimizer, short=True)

@@ -10,7 +10,7 @@ from drumline.labs.optimizers.tables import EngineRow, OrderRow, ProfileRow, Rat
 from drumline.labs.plots import Plot, Style
 from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.page.table import Table
-from drumline.report.plots import LEDGER, error_bars, middles
+from drumline.report.plots import error_bars, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,10 +46,7 @@ def draw_accuracy(plot: Plot, scores: Table[ScoreRow]) -> Figure:
 
 
 def draw_engines(
-    plot: Plot,
-    ours: Table[CurveRow],
-    theirs: Table[CurveRow],
-    engines: Table[EngineRow],
+    plot: Plot, ours: Table[CurveRow], theirs: Table[CurveRow], engines: Table[EngineRow]
 ) -> Figure:
     """Draw lab 1's figure of our optimizers' curves over torch's, and the ratios of times."""
     figure, (losses, ratios) = plot.panels(2, height=3.3)
@@ -113,8 +110,7 @@ def _draw_parts(plot: Plot, axes: Axes, rows: Sequence[ProfileRow]) -> None:
     }
     if not any(shares["communication"]):
         del shares["communication"]
-    colors = {"communication": LEDGER["wait"], "update": LEDGER["transfer"]}
-    plot.stacked(axes, shares, colors=colors)
+    plot.stacked(axes, shares)
 
 
 def _case_name(plot: Plot, case: str) -> str:

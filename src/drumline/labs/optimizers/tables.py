@@ -13,16 +13,14 @@ from drumline.core.rundir import Event
 from drumline.labs import repeats
 from drumline.labs.experiment import Results
 from drumline.labs.optimizers import experiments as lab
-from drumline.labs.repeats import CurveRow, Runs
 from drumline.report.intervals import Interval, quartile_interval
 from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
 from drumline.report.runs.record import RunRecord
 
-WIDTH = 20
-"""steps that a drawn loss is the mean of, but for GD, which does not scatter"""
-WIDTHS = {optimizer: 1 if optimizer == "gd" else WIDTH for optimizer in lab.OPTIMIZERS}
+WIDTHS = {name: 1 if name == "gd" else repeats.WIDTH for name in lab.OPTIMIZERS}
+"""steps that a drawn loss is the mean of; GD's does not scatter"""
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """tensors as large as the weights that an optimizer keeps from step to step"""
 GUESSING = math.log(10)
@@ -53,7 +51,7 @@ class EndRow:
     train_s: Annotated[Interval | None, form.seconds]
 
 
-def build_end_rows(runs: Runs) -> Iterator[EndRow]:
+def build_end_rows(runs: repeats.Runs) -> Iterator[EndRow]:
     """Give where the runs of each optimizer ended."""
     for optimizer, records in runs.items():
         last = records[0].curve[-1]
@@ -86,7 +84,7 @@ class EqualRow:
     loss: Annotated[Interval, form.plain]
 
 
-def build_equal_rows(curves: Table[CurveRow]) -> Iterator[EqualRow]:
+def build_equal_rows(curves: Table[repeats.CurveRow]) -> Iterator[EqualRow]:
     """Give the losses where the shortest run ended, by steps, samples and seconds."""
     for by in ("step", "samples", "seconds"):
         at = min(getattr(rows[-1], by) for rows in curves.groups("key").values())
@@ -111,7 +109,7 @@ class EngineRow:
     update_ratio: Annotated[Interval | None, form.times]
 
 
-def build_engine_rows(ours: Runs, theirs: Runs) -> Iterator[EngineRow]:
+def build_engine_rows(ours: repeats.Runs, theirs: repeats.Runs) -> Iterator[EngineRow]:
     """Compare our optimizers with torch's, where both have runs of the same seeds."""
     for optimizer, records in ours.items():
         pairs = repeats.pairs_of_seeds(records, theirs.get(optimizer, []))
@@ -263,7 +261,7 @@ def runs_by_order(results: Results) -> dict[str, dict[str, RunRecord]]:
 
 
 def build_scatter_rows(
-    by_order: Mapping[str, Mapping[str, RunRecord]], by_seed: Runs, steps: int
+    by_order: Mapping[str, Mapping[str, RunRecord]], by_seed: repeats.Runs, steps: int
 ) -> Iterator[ScatterRow]:
     """Compare the scatter over orders of samples with that over seeds, in the first steps."""
     for optimizer, records in by_order.items():
