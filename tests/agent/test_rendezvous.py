@@ -8,8 +8,8 @@ import time
 import pytest
 from torch.distributed import TCPStore
 
-from drumline.agent import rendezvous
-from drumline.agent.rendezvous import FixedRendezvous
+from drumline.agent import elastic
+from drumline.agent.elastic import FixedRendezvous
 from drumline.comm.store import LOOPBACK, serve_store
 
 
