@@ -70,6 +70,7 @@ class Communicator:
             timeout_s: how long others may take to come to a call that is compared.
         """
         self.channel = channel or Channel(group)
+        self.rank, self.size = self.channel.rank, self.channel.size
         self._stream = CommStream()
         self._timeout_s = timeout_s
         self._checked = checked
@@ -83,16 +84,6 @@ class Communicator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def rank(self) -> int:
-        """This rank, counted from 0 among those that take part."""
-        return self.channel.rank
-
-    @property
-    def size(self) -> int:
-        """How many ranks take part."""
-        return self.channel.size
 
     def among(self, ranks: Sequence[int]) -> Communicator:
         """Return the communicator of some of these ranks; only they may call this."""

@@ -57,7 +57,7 @@ from drumline.train.runners.cuts import note_statistics
 from drumline.train.runners.pipeline import build_pipeline_runner
 from drumline.train.runners.rpc import build_rpc_runner
 from drumline.train.scalars import ScalarWriter
-from drumline.train.summary import Result, write_summary
+from drumline.train.summary import write_summary
 
 
 def train_rank(run_path: str) -> None:
@@ -96,12 +96,12 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
         events.flush()
         wire = InterfaceCounter()
         sent = wire.sent_bytes() or 0
-        result = trainer.run()  # (5)
+        score = trainer.run()  # (5)
     sent = (wire.sent_bytes() or 0) - sent
-    events.write("end", step=result.state.step, time=time.time(), sent=sent, **footprint.peak())
+    events.write("end", step=trainer.state.step, time=time.time(), sent=sent, **footprint.peak())
     events.flush()
     if rank.leads:
-        write_summary(run, context, runner, result, backend)  # (6)
+        write_summary(run, runner, trainer.state, score, backend)  # (6)
     if scalars is not None:
         scalars.close()
     checkpoints.disks.wait()
@@ -141,8 +141,8 @@ class Trainer:
             self.state = restored
             self.since -= restored.time_s
 
-    def run(self) -> Result:
-        """Train to the end."""
+    def run(self) -> losses.Evaluation | None:
+        """Train to the end; returns the last score, if the spec asks for one."""
         state, score = self.state, None
         every = self.context.spec.checkpoint.every_steps
         self.runner.model.train()
@@ -155,7 +155,7 @@ class Trainer:
             if every is None or state.step == self.total_steps:
                 self.save()
         state.time_s = time.monotonic() - self.since
-        return Result(state=state, epochs=-(-state.step // self.steps_per_epoch), score=score)
+        return score
 
     def train_epoch(self, epoch: int, first: int) -> None:
         """Take the steps of an epoch from its batch `first` on, and average their loss."""
