@@ -18,14 +18,9 @@ from torch import nn
 from drumline.comm import Channel
 from drumline.core.errors import UsageError
 from drumline.parallel import DataParallel
-from drumline.parallel.pipeline import (
-    SCHEDULES,
-    Executor,
-    TorchEngine,
-    peak_live,
-    read_instructions,
-)
-from drumline.parallel.pipeline.schedule import Backward, Forward
+from drumline.parallel.pipeline import Executor, TorchEngine
+from drumline.parallel.pipeline.executor import read_instructions
+from drumline.parallel.pipeline.schedule import SCHEDULES, Backward, Forward, peak_live
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2}
 EVEN, UNEVEN, FEW = (3,) * 8, (4, 4, 4, 4, 4, 4, 4, 1, 3), (2,)

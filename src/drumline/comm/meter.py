@@ -36,14 +36,6 @@ NoteWork = Callable[[str, int, int, int, int], None]
 """`Meter.note_work`, or a function like it"""
 
 
-class Taken(NamedTuple):
-    """What a meter has recorded."""
-
-    spans: list[Span]
-    blocked: list[list[int]]
-    work: list[Work]
-
-
 @dataclass
 class Meter:
     """Collects spans; appended from the communication thread, drained once per step."""
@@ -72,9 +64,9 @@ class Meter:
         """Note a piece of a step that is computed in pieces: forward or backward."""
         self.work.append((kind, microbatch, chunk, began, ended))
 
-    def drain(self) -> Taken:
-        """Return what was recorded since the last call."""
-        taken = Taken(self.spans, self.blocked, self.work)
+    def drain(self) -> Meter:
+        """Return what was recorded since the last call, and start anew."""
+        taken = Meter(self.spans, self.blocked, self.work)
         self.spans, self.blocked, self.work = [], [], []
         return taken
 

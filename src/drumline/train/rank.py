@@ -63,7 +63,6 @@ class RankInfo:
 
 
 def _read_rank_info() -> RankInfo:
-    """Find out from the launcher's variables which rank this process is."""
     environ = os.environ
     try:
         rank, world_size = int(environ["RANK"]), int(environ["WORLD_SIZE"])

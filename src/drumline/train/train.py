@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from drumline.comm import InterfaceCounter
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.data import LocalBatch
-from drumline.optim import lr_at
+from drumline.optim import build_optimizer, lr_at
 from drumline.parallel import Strategy, describe_shard
 from drumline.parallel.split import tied_names
 from drumline.parallel.tensor import apply_tensor_parallel
@@ -292,6 +292,6 @@ def build_runner(context: TrainContext, model: nn.Module) -> ModelRunner:
         context=context,
         model=model,
         strategy=context.strategy(model),
-        optimizer=context.optimizer(model),
+        optimizer=build_optimizer(context.spec.optimizer, model.parameters()),
         shard=describe_shard(model, axes, tied=tied),
     )

@@ -295,5 +295,4 @@ def _offered() -> Any:
 
 
 def _worker_name(rank: int) -> str:
-    """Name a rank as RPC calls it."""
     return f"rank{rank}"

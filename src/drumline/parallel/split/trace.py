@@ -158,17 +158,14 @@ class _Tracer(fx.Tracer):
         self._around = _surroundings()
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Note the call of a submodule, or go into it."""
         if type(m).forward is nn.Sequential.forward and not _has_hooks(m):
             return forward(*args, **kwargs)  # a slice of one is not a submodule, but does no harm
         return super().call_module(m, forward, args, kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a submodule stays whole."""
         return True
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
-        """Note an operation, and where it stands."""
         node = super().create_node(*args, **kwargs)
         node.meta[LINE] = _line_running()
         if self._around != _surroundings() and self.lost is None:

@@ -133,8 +133,6 @@ def load_optimizer(
 
 @dataclass(frozen=True)
 class _Location:
-    """Where a tensor lies."""
-
     path: Path
     start: int
     dtype: torch.dtype

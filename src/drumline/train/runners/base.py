@@ -28,7 +28,6 @@ from drumline.comm.meter import Work
 from drumline.core.errors import UsageError
 from drumline.data import BatchPlan, BatchSampler, Dataset, LocalBatch, build_dataset
 from drumline.models import build_model, build_outline, parameter_count
-from drumline.optim import build_optimizer
 from drumline.parallel import (
     Axes,
     ShardSpec,
@@ -100,10 +99,6 @@ class TrainContext:
         if self.axes.mesh.data == 1 < self.axes.mesh.size:
             return Strategy(module=model)
         return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
-
-    def optimizer(self, model: nn.Module) -> Optimizer:
-        """Move the parameters that this rank holds."""
-        return build_optimizer(self.spec.optimizer, model.parameters())
 
 
 def load_data_and_model(spec: RunSpec, held: list[nn.Module]) -> tuple[Dataset, nn.Module]:

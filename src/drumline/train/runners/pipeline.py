@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.comm import Channel, members_of
+from drumline.optim import build_optimizer
 from drumline.parallel import Strategy, TiedGradients, describe_shard
 from drumline.parallel.pipeline import Executor, TorchEngine
 from drumline.parallel.split import Chunks, SumLoss
@@ -119,7 +120,7 @@ def build_pipeline_runner(context: TrainContext, outline: nn.Module) -> Pipeline
             timeout_s=spec.timeout_s,
             meter=context.meter,
         ),
-        optimizer=context.optimizer(model),
+        optimizer=build_optimizer(spec.optimizer, model.parameters()),
         shard=describe_shard(model, axes, tied=cuts.tied, parts=stages, part=axes.stage),
         cuts=cuts.describe(),
     )
