@@ -14,8 +14,8 @@ compared between ranks before they can hang, and asynchronous ones are put in or
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from typing import Self
 
 from torch import Tensor
 from torch.distributed import ProcessGroup
@@ -44,7 +44,7 @@ SMALL = 8
 """groups of up to so many ranks compare their calls unless told otherwise"""
 
 
-class Communicator:
+class Communicator(contextlib.AbstractContextManager["Communicator"]):
     """Collectives of a group of ranks; all of them make the same calls in the same order.
 
     Every call blocks until this rank may use the result, or returns a handle with `wait()` where
@@ -78,9 +78,6 @@ class Communicator:
         if self.size > 1 and (self.size <= SMALL if checked is None else checked):
             store, members = _get_default_store(), self.channel.global_ranks
             self._agreement = Agreement(store, members, self.rank, timeout_s=timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

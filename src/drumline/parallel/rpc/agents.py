@@ -134,7 +134,7 @@ def _pin_interface(leader: str) -> None:
     os.environ[_INTERFACE] = name
 
 
-class RpcAgents:
+class RpcAgents(contextlib.AbstractContextManager["RpcAgents"]):
     """The agents of all ranks, as one rank sees them; leave them by the end of the `with` block."""
 
     def __init__(
@@ -147,9 +147,6 @@ class RpcAgents:
         self._store = store
         self._barrier = StoreBarrier(store, rank=rank, world_size=world_size)
         self._heartbeat = heartbeat
-
-    def __enter__(self) -> RpcAgents:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None

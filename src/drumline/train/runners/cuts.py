@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -55,10 +56,8 @@ class Cuts:
 
     def describe(self) -> list[list[str]]:
         """Name the layers of each part."""
-        return [
-            [layer.name for layer in self.layers[first:last]]
-            for first, last in zip(self.bounds, self.bounds[1:], strict=False)
-        ]
+        cuts = pairwise(self.bounds)
+        return [[layer.name for layer in self.layers[first:last]] for first, last in cuts]
 
 
 def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
