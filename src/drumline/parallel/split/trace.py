@@ -17,9 +17,10 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -214,21 +215,17 @@ _INSTALLED = os.path.join(sysconfig.get_path("purelib"), "")  # may lie below th
 
 def _line_of_error(error: BaseException) -> str:
     """Return `file.py:7: \\`the code\\`` of the innermost line of theirs, or nothing."""
-    found = ""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        if _is_theirs(trace.tb_frame.f_code.co_filename):
-            found = _describe(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-        trace = trace.tb_next
-    return found
+    return _first_of_theirs(reversed(list(traceback.walk_tb(error.__traceback__))))
 
 
 def _line_running() -> str:
     """Return the innermost line of theirs that is being executed now, or nothing."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_theirs(frame.f_code.co_filename):
-        frame = frame.f_back
-    return _describe(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+    return _first_of_theirs(traceback.walk_stack(sys._getframe(1)))
+
+
+def _first_of_theirs(frames: Iterable[tuple[FrameType, int]]) -> str:
+    places = ((frame.f_code.co_filename, line) for frame, line in frames)
+    return next((_describe(path, line) for path, line in places if _is_theirs(path)), "")
 
 
 def _is_theirs(path: str) -> bool:
