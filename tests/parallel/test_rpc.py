@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
 
-from drumline.comm import LOOPBACK, LostPeerError, join_store, serve_store
+from drumline.comm import LOOPBACK
+from drumline.comm.lost_peers import LostPeerError
+from drumline.comm.store import join_store, serve_store
 from drumline.core.errors import CommError, PeerError, UsageError
 from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcModel, Traffic, join_rpc
@@ -321,7 +323,7 @@ ON_A_NODE = """
 import torch
 from functools import partial
 from torch.nn.functional import mse_loss
-from drumline.comm import serve_store
+from drumline.comm.store import serve_store
 from drumline.parallel.rpc import Part, RpcModel, join_rpc
 from test_rpc import listeners
 

@@ -40,16 +40,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from drumline.comm import (
-    ALGORITHMS,
-    Channel,
-    Meter,
-    Op,
-    all_gather,
-    gather_scatter,
-    members_of,
-    reduce_broadcast,
-)
+from drumline.comm import ALGORITHMS, Channel, Meter, Op, members_of
+from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
 from drumline.core.errors import UsageError
 from drumline.core.formatting import nearest
 from drumline.spec.strategy import DATA_KINDS, MESSAGE_KINDS, Compress

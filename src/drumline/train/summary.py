@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from drumline.comm import BackendChoice
+from drumline.comm.group import BackendChoice
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
 from drumline.models import weights_sha256

@@ -28,13 +28,14 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from drumline.comm import InterfaceCounter
+from drumline.comm.meter import InterfaceCounter
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.data import LocalBatch
 from drumline.optim import build_optimizer, lr_at
-from drumline.parallel import Strategy, describe_shard
-from drumline.parallel.split import tied_names
+from drumline.parallel.shard_spec import describe_shard
+from drumline.parallel.strategy import Strategy
 from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.parallel.tied import tied_names
 from drumline.spec.load import read_run_spec
 from drumline.spec.run_spec import RunSpec
 from drumline.train import loss as losses

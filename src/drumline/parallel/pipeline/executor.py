@@ -42,7 +42,7 @@ from drumline.parallel.pipeline.schedule import (
     SendActivation,
     SendGradient,
 )
-from drumline.parallel.split import Microbatch, SumLoss
+from drumline.parallel.split.balance import Microbatch, SumLoss
 
 
 def check_schedule(schedule: str, *, stages: int, chunks: int) -> None:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.core.files import fsync
-from drumline.parallel import ShardSpec
+from drumline.parallel.shard_spec import ShardSpec
 
 
 class OptimizerScalars(TypedDict):

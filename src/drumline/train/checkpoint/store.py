@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from drumline.core.errors import CheckpointError
 from drumline.core.files import fsync, hash_file
 from drumline.models import tensors_sha256
-from drumline.parallel import ShardSpec
+from drumline.parallel.shard_spec import ShardSpec
 from drumline.train.checkpoint.snapshot import (
     OptimizerScalars,
     Snapshot,

@@ -23,20 +23,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from drumline.comm import LOOPBACK, Meter, Span
-from drumline.comm.meter import Work
+from drumline.comm import LOOPBACK, Meter
+from drumline.comm.meter import Span, Work
 from drumline.core.errors import UsageError
 from drumline.data import BatchPlan, BatchSampler, Dataset, LocalBatch, build_dataset
 from drumline.models import build_model, build_outline, parameter_count
-from drumline.parallel import (
-    Axes,
-    ShardSpec,
-    Strategy,
-    build_axes,
-    build_strategy,
-    clip_split_gradients,
-    postpone_dynamo,
-)
+from drumline.parallel.axes import Axes, build_axes
+from drumline.parallel.dynamo import postpone_dynamo
+from drumline.parallel.shard_spec import ShardSpec, clip_split_gradients
+from drumline.parallel.strategy import Strategy, build_strategy
 from drumline.spec.run_spec import RunSpec
 from drumline.train.rank import RankInfo
 

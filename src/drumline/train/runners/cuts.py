@@ -12,17 +12,11 @@ import torch.distributed as dist
 from torch import nn
 
 from drumline.models import build_partial
-from drumline.parallel.split import (
-    Layer,
-    build_stage,
-    count_bytes,
-    find_layers,
-    measure_times,
-    parse_balance,
-    partition,
-    tied_names,
-)
+from drumline.parallel.split.balance import count_bytes, measure_times, parse_balance, partition
+from drumline.parallel.split.layers import Layer, find_layers
+from drumline.parallel.split.stage import build_stage
 from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.parallel.tied import tied_names
 from drumline.spec.run_spec import RunSpec
 from drumline.train.loss import loss_sum
 from drumline.train.runners.base import TrainContext

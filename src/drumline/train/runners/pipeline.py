@@ -20,9 +20,12 @@ from torch import Tensor, nn
 
 from drumline.comm import Channel, members_of
 from drumline.optim import build_optimizer
-from drumline.parallel import Strategy, TiedGradients, describe_shard
 from drumline.parallel.pipeline import Executor, TorchEngine
-from drumline.parallel.split import Chunks, SumLoss
+from drumline.parallel.shard_spec import describe_shard
+from drumline.parallel.split.balance import SumLoss
+from drumline.parallel.split.stage import Chunks
+from drumline.parallel.strategy import Strategy
+from drumline.parallel.tied import TiedGradients
 from drumline.train.loss import check_loss, loss_sum
 from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext, channels_last
 from drumline.train.runners.cuts import build_parts, plan_cuts

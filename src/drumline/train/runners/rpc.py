@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.optim import Optimizer
 
-from drumline.comm import Meter, Span
+from drumline.comm.meter import Meter, Span
 from drumline.optim import build_optimizer
-from drumline.parallel import describe_shard
 from drumline.parallel.rpc import Part, RpcAgents, RpcModel, join_rpc
+from drumline.parallel.shard_spec import describe_shard
 from drumline.train.loss import check_loss, loss_sum
 from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext
 from drumline.train.runners.cuts import build_parts, plan_cuts
