@@ -28,7 +28,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from drumline.comm.meter import InterfaceCounter
+from drumline.comm.meter import count_sent_bytes
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.data import LocalBatch
 from drumline.optim import build_optimizer, lr_at
@@ -95,10 +95,9 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
             **({"mesh": asdict(spec.axes), "cuts": runner.cuts} if spec.axes.splits_model else {}),
         )
         events.flush()
-        wire = InterfaceCounter()
-        sent = wire.sent_bytes() or 0
+        sent = count_sent_bytes() or 0
         score = trainer.run()  # (5)
-    sent = (wire.sent_bytes() or 0) - sent
+    sent = (count_sent_bytes() or 0) - sent
     events.write("end", step=trainer.state.step, time=time.time(), sent=sent, **footprint.peak())
     events.flush()
     if rank.leads:
