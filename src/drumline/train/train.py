@@ -294,4 +294,5 @@ def build_runner(context: TrainContext, model: nn.Module) -> ModelRunner:
         strategy=context.strategy(model),
         optimizer=build_optimizer(context.spec.optimizer, model.parameters()),
         shard=describe_shard(model, axes, tied=tied),
+        counts=axes.counts,
     )

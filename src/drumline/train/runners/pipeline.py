@@ -125,6 +125,7 @@ def build_pipeline_runner(context: TrainContext, outline: nn.Module) -> Pipeline
         ),
         optimizer=build_optimizer(spec.optimizer, model.parameters()),
         shard=describe_shard(model, axes, tied=cuts.tied, parts=stages, part=axes.stage),
+        counts=axes.counts,
         cuts=cuts.describe(),
     )
 

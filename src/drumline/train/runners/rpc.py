@@ -84,11 +84,6 @@ class RpcRunner(ModelRunner):
     leader: RpcModel | None
     """only rank 0 has it"""
 
-    @property
-    def counts(self) -> bool:
-        """The leader has the loss."""
-        return self.leader is not None
-
     def forward_backward(self, step: StepInputs) -> Loss:
         """Take the step on the leader; wait for it on the others."""
         parts = self.context.axes.mesh.size
@@ -170,6 +165,7 @@ def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
         agents=agents,
         part=part,
         leader=leader,
+        counts=rank.leads,  # the leader has the loss
         optimizer=prepared.optimizer,
         shard=describe_shard(
             module, context.axes, tied=cuts.tied, parts=rank.world_size, part=rank.rank
