@@ -168,7 +168,7 @@ class _Tracer(fx.Tracer):
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         node = super().create_node(*args, **kwargs)
-        node.meta[LINE] = _line_running()
+        node.meta[LINE] = _first_of_theirs(traceback.walk_stack(sys._getframe()))
         if self._around != _surroundings() and self.lost is None:
             self.lost = (
                 f"{node.meta[LINE]} runs under no_grad, autocast or the like, which leaves no trace"
@@ -191,7 +191,8 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _explain(model: nn.Module, error: Exception) -> UsageError:
-    where = _line_of_error(error) or "its forward"
+    innermost_first = reversed(list(traceback.walk_tb(error.__traceback__)))
+    where = _first_of_theirs(innermost_first) or "its forward"
     said = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, fx.proxy.TraceError):
         why = "asks for values of a tensor, which are only there while the model runs"
@@ -213,17 +214,8 @@ _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = os.path.join(sysconfig.get_path("purelib"), "")  # may lie below the standard library
 
 
-def _line_of_error(error: BaseException) -> str:
-    """Return `file.py:7: \\`the code\\`` of the innermost line of theirs, or nothing."""
-    return _first_of_theirs(reversed(list(traceback.walk_tb(error.__traceback__))))
-
-
-def _line_running() -> str:
-    """Return the innermost line of theirs that is being executed now, or nothing."""
-    return _first_of_theirs(traceback.walk_stack(sys._getframe(1)))
-
-
 def _first_of_theirs(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Return `file.py:7: \\`the code\\`` of the first line that is neither ours nor torch's."""
     places = ((frame.f_code.co_filename, line) for frame, line in frames)
     return next((_describe(path, line) for path, line in places if _is_theirs(path)), "")
 
