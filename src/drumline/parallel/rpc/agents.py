@@ -39,6 +39,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch.distributed import PrefixStore, Store
 from torch.futures import Future
+from torch.optim import Optimizer
 
 from drumline.comm import LOOPBACK, StoreBarrier
 from drumline.comm.group import interface_towards
@@ -62,6 +63,8 @@ class Process:
     joined: bool = False
     offer: object = None
     """what the leader may have an RRef to"""
+    optimizer: Optimizer | None = None
+    """of its part, made before the leader's call asks for it"""
 
 
 here = Process()

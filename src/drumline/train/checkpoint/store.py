@@ -179,10 +179,9 @@ class CheckpointStore:
             ) from None
 
     def _publish(self, draft: Path, state: TrainState) -> Path:
-        scalars = {
-            file.stem: json.loads(file.read_text()) for file in draft.glob("optimizer*.json")
-        }
-        for file in draft.glob("optimizer*.json"):
+        scalars = {}
+        for file in list(draft.glob("optimizer*.json")):
+            scalars[file.stem] = json.loads(file.read_text())
             file.unlink()
         content = {
             **vars(state),

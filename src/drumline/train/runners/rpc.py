@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from drumline.comm.meter import Meter, Span
 from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcAgents, RpcModel, join_rpc
+from drumline.parallel.rpc.agents import here
 from drumline.parallel.shard_spec import describe_shard
 from drumline.train.loss import check_loss, loss_sum
 from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext
@@ -31,20 +32,10 @@ from drumline.train.runners.cuts import build_parts, plan_cuts
 _CALL = "call"
 
 
-@dataclass
-class Prepared:
-    """This process's optimizer, for the leader's call that asks for one to find it."""
-
-    optimizer: Optimizer | None = None
-
-
-prepared = Prepared()
-
-
-def _take_prepared(_: list[nn.Parameter]) -> Optimizer:
+def _find_optimizer(_: list[nn.Parameter]) -> Optimizer:
     """Return the optimizer of this process's part; called by `DistributedOptimizer`."""
-    assert prepared.optimizer is not None
-    return prepared.optimizer
+    assert here.optimizer is not None
+    return here.optimizer
 
 
 def note_calls(meter: Meter, part: int, parts: int, began: int, sent: int) -> None:
@@ -146,13 +137,13 @@ def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
     cuts = plan_cuts(context, outline, rank.world_size)
     (module,) = build_parts(context, cuts, [rank.rank])
     part = Part(module, number=rank.rank, device=context.device, note=context.meter.note_work)
-    prepared.optimizer = build_optimizer(spec.optimizer, part.trained().values())
+    here.optimizer = build_optimizer(spec.optimizer, part.trained().values())
     leader = None
     if rank.leads:
         leader = RpcModel(
             agents,
             part,
-            optimizer=_take_prepared,
+            optimizer=_find_optimizer,
             clip_norm=spec.clip_norm,
             tied=cuts.tied_apart,
             overlap=spec.microbatches > 1,
@@ -166,7 +157,7 @@ def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
         part=part,
         leader=leader,
         counts=rank.leads,  # the leader has the loss
-        optimizer=prepared.optimizer,
+        optimizer=here.optimizer,
         shard=describe_shard(
             module, context.axes, tied=cuts.tied, parts=rank.world_size, part=rank.rank
         ),
