@@ -18,8 +18,8 @@ from torch import nn
 from drumline.comm import Channel
 from drumline.core.errors import UsageError
 from drumline.parallel import DataParallel
-from drumline.parallel.pipeline import Executor, TorchEngine
-from drumline.parallel.pipeline.executor import read_instructions
+from drumline.parallel.pipeline.engine import TorchEngine
+from drumline.parallel.pipeline.executor import Executor, read_instructions
 from drumline.parallel.pipeline.schedule import SCHEDULES, Backward, Forward, peak_live
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2}
@@ -346,7 +346,7 @@ import sys
 import torch, torch.distributed as dist
 from torch import nn
 from drumline.comm import Channel
-from drumline.parallel.pipeline import Executor
+from drumline.parallel.pipeline.executor import Executor
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 layers = [nn.Linear(2, 2), nn.Linear(2, 2)]

@@ -21,8 +21,9 @@ from drumline.comm.lost_peers import LostPeerError
 from drumline.comm.store import join_store, serve_store
 from drumline.core.errors import CommError, PeerError, UsageError
 from drumline.optim import build_optimizer
-from drumline.parallel.rpc import Part, RpcModel, Traffic, join_rpc
-from drumline.parallel.rpc.parts import ask
+from drumline.parallel.rpc.agents import join_rpc
+from drumline.parallel.rpc.leader import RpcModel
+from drumline.parallel.rpc.parts import Part, Traffic, ask
 from drumline.spec.parts import OptimizerSpec
 from drumline.train.rank import describe_error
 from namespaces import need_namespaces
@@ -324,7 +325,9 @@ import torch
 from functools import partial
 from torch.nn.functional import mse_loss
 from drumline.comm.store import serve_store
-from drumline.parallel.rpc import Part, RpcModel, join_rpc
+from drumline.parallel.rpc.agents import join_rpc
+from drumline.parallel.rpc.leader import RpcModel
+from drumline.parallel.rpc.parts import Part
 from test_rpc import listeners
 
 store = serve_store("10.77.0.1", 0, 10)

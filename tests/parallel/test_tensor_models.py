@@ -16,7 +16,7 @@ from drumline.optim import build_optimizer
 from drumline.parallel import DataParallel
 from drumline.parallel.axes import Axes, build_axes
 from drumline.parallel.shard_spec import clip_split_gradients, describe_shard
-from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.parallel.tensor.apply import apply_tensor_parallel
 from drumline.parallel.tensor.exchange import shares_of
 from drumline.parallel.tensor.plan import How, LayerSplit, build_plan
 from drumline.spec.mesh import Mesh

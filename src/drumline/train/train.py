@@ -34,7 +34,7 @@ from drumline.data import LocalBatch
 from drumline.optim import build_optimizer, lr_at
 from drumline.parallel.shard_spec import describe_shard
 from drumline.parallel.strategy import Strategy
-from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.parallel.tensor.apply import apply_tensor_parallel
 from drumline.parallel.tied import tied_names
 from drumline.spec.load import read_run_spec
 from drumline.spec.run_spec import RunSpec

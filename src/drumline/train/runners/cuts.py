@@ -15,7 +15,7 @@ from drumline.models import build_partial
 from drumline.parallel.split.balance import count_bytes, measure_times, parse_balance, partition
 from drumline.parallel.split.layers import Layer, find_layers
 from drumline.parallel.split.stage import build_stage
-from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.parallel.tensor.apply import apply_tensor_parallel
 from drumline.parallel.tied import tied_names
 from drumline.spec.run_spec import RunSpec
 from drumline.train.loss import loss_sum

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from drumline.comm import Channel, members_of
 from drumline.optim import build_optimizer
-from drumline.parallel.pipeline import Executor, TorchEngine
+from drumline.parallel.pipeline.engine import TorchEngine
+from drumline.parallel.pipeline.executor import Executor
 from drumline.parallel.shard_spec import describe_shard
 from drumline.parallel.split.balance import SumLoss
 from drumline.parallel.split.stage import Chunks

@@ -22,8 +22,9 @@ from torch.optim import Optimizer
 
 from drumline.comm.meter import Meter, Span
 from drumline.optim import build_optimizer
-from drumline.parallel.rpc import Part, RpcAgents, RpcModel, join_rpc
-from drumline.parallel.rpc.agents import here
+from drumline.parallel.rpc.agents import RpcAgents, here, join_rpc
+from drumline.parallel.rpc.leader import RpcModel
+from drumline.parallel.rpc.parts import Part
 from drumline.parallel.shard_spec import describe_shard
 from drumline.train.loss import check_loss, loss_sum
 from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext
