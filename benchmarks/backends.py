@@ -23,8 +23,8 @@ from measure import Row, arguments, compare, report
 from torch import nn
 
 from drumline.comm import join_group
-from drumline.comm.mpi import register_mpi
-from drumline.comm.shm import ShmGroup
+from drumline.comm.mpi.group import register_mpi
+from drumline.comm.shm.group import ShmGroup
 from drumline.launch.mpirun import mpi_environment
 from drumline.models import build_model
 from drumline.parallel import DataParallel

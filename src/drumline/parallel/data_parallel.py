@@ -31,7 +31,7 @@ from torch.distributed import ProcessGroup
 from drumline.comm import Meter
 from drumline.comm.agreement import Agreement
 from drumline.comm.communicator import SMALL
-from drumline.comm.shm import ShmGroup
+from drumline.comm.shm.group import ShmGroup
 from drumline.comm.stream import CommStream
 from drumline.core.errors import CommError, UsageError
 from drumline.parallel.aggregate import Aggregator, Average

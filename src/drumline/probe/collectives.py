@@ -28,7 +28,7 @@ from torch.distributed import ProcessGroup
 from drumline.comm import Channel
 from drumline.comm.halving import dissemination_barrier
 from drumline.comm.meter import count_sent_bytes
-from drumline.comm.mpi import register_mpi
+from drumline.comm.mpi.group import register_mpi
 from drumline.core.errors import CommError, UsageError
 from drumline.parallel.aggregate import BY_PRIMITIVES
 from drumline.probe.exercise import CPU, Exercise, weights
