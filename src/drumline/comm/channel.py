@@ -67,9 +67,9 @@ class Channel:
         self.members = tuple(everybody if members is None else members)
         self.rank = self.members.index(dist.get_rank(group))
         self.size = len(self.members)
-        default = dist.group.WORLD if group is None else group
-        assert default is not None
-        self.global_ranks = [dist.get_global_rank(default, member) for member in self.members]
+        whole = group or dist.group.WORLD
+        assert whole is not None
+        self.global_ranks = [dist.get_global_rank(whole, member) for member in self.members]
         """the members by the names that they have in the default group"""
         self.ranks_per_node = ranks_per_node or self.size
         # Channels that are used at the same time must not take each other's messages: those of the
