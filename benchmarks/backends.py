@@ -22,8 +22,9 @@ import torch.distributed as dist
 from measure import Row, arguments, compare, report
 from torch import nn
 
-from drumline.comm import ShmGroup, join_group
-from drumline.comm.mpi import register_mpi
+from drumline.comm import join_group
+from drumline.comm.mpi.group import register_mpi
+from drumline.comm.shm.group import ShmGroup
 from drumline.launch.mpirun import mpi_environment
 from drumline.models import build_model
 from drumline.parallel import DataParallel

@@ -36,7 +36,7 @@ from drumline.core.rundir import EventWriter
 from drumline.data import build_dataset
 from drumline.models import build_model
 from drumline.optim import build_optimizer
-from drumline.parallel import build_strategy
+from drumline.parallel.strategy import build_strategy
 from drumline.spec.parts import DataSpec, ModelSpec, OptimizerSpec
 from drumline.spec.strategy import StrategySpec
 from drumline.train.loss import loss_sum

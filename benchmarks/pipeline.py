@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from drumline.comm import Channel
 from drumline.models.gpt import Block
-from drumline.parallel.pipeline import Executor, TorchEngine
+from drumline.parallel.pipeline.engine import TorchEngine
+from drumline.parallel.pipeline.executor import Executor
 from drumline.spec.strategy import bubble
 from ranks import Job, add_rank_option, start_ranks, take_turns, torchrun
 

@@ -23,9 +23,11 @@ import torch.nn.functional as F
 from measure import Row, arguments, compare, report, turns
 from torch import Tensor, nn
 
-from drumline.comm import join_store, serve_store
+from drumline.comm.store import join_store, serve_store
 from drumline.optim import build_optimizer
-from drumline.parallel.rpc import Part, RpcModel, join_rpc
+from drumline.parallel.rpc.agents import join_rpc
+from drumline.parallel.rpc.leader import RpcModel
+from drumline.parallel.rpc.parts import Part
 from drumline.spec.parts import OptimizerSpec
 from ranks import Times, add_rank_option, start_ranks, torchrun
 

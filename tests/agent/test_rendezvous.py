@@ -8,8 +8,8 @@ import time
 import pytest
 from torch.distributed import TCPStore
 
-from drumline.agent import rendezvous
-from drumline.agent.rendezvous import FixedRendezvous
+from drumline.agent import elastic
+from drumline.agent.elastic import FixedRendezvous
 from drumline.comm.store import LOOPBACK, serve_store
 
 
@@ -37,10 +37,10 @@ def test_the_first_node_waits_until_the_others_have_left(nodes):
 
 
 def test_nobody_waits_for_long_nor_after_a_failure(nodes, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_LEAVE_S", 3600)  # longer than a test may take
+    monkeypatch.setattr(elastic, "_LEAVE_S", 3600)  # longer than a test may take
     try:
         raise ValueError("the run has failed")
     except ValueError:
         nodes[0].shutdown()
-    monkeypatch.setattr(rendezvous, "_LEAVE_S", 0.2)
+    monkeypatch.setattr(elastic, "_LEAVE_S", 0.2)
     assert nodes[0].shutdown(), "a node that was lost does not keep the others"

@@ -9,7 +9,7 @@ from drumline.bench.model_parallel.rows import link_bytes, payload_bytes
 from drumline.bench.model_parallel.spec import ModelParallelSpec, cuttable_layers, plan_cases
 from drumline.core.errors import SpecError
 from drumline.models import build_outline
-from drumline.parallel.split import find_layers
+from drumline.parallel.split.layers import find_layers
 from drumline.spec.load import read_options
 from drumline.spec.parts import ModelSpec
 

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from torch import nn
 
 from backends import check_all, short_group
-from drumline.comm.shm import SharingError, ShmGroup, share_segment
 from drumline.comm.shm.arena import share_of
+from drumline.comm.shm.group import ShmGroup
+from drumline.comm.shm.segment import SharingError, share_segment
 from drumline.core.errors import CommError
 from drumline.train.rank import describe_error
 

@@ -77,7 +77,7 @@ def test_ranks_that_were_started_with_other_words_are_told_at_all_of_them(run_ra
 
 
 def test_a_store_that_is_gone_is_no_rank_s_fault():
-    from drumline.comm import join_store, serve_store
+    from drumline.comm.store import join_store, serve_store
 
     served = serve_store("127.0.0.1", 0, 5)
     barrier = StoreBarrier(join_store("127.0.0.1", served.port, 5), rank=1, world_size=2)

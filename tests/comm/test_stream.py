@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from drumline.comm import CommStream
+from drumline.comm.stream import CommStream
 
 
 def test_jobs_run_in_order_on_one_other_thread():

@@ -12,9 +12,11 @@ import torch, torch.distributed as dist
 import drumline.train  # what a worker has imported
 from drumline.spec.parts import OptimizerSpec
 from drumline.spec.strategy import StrategySpec
-from drumline.comm import Meter, serve_store
+from drumline.comm import Meter
+from drumline.comm.store import serve_store
 from drumline.optim import build_optimizer
-from drumline.parallel import build_strategy, postpone_dynamo
+from drumline.parallel.dynamo import postpone_dynamo
+from drumline.parallel.strategy import build_strategy
 
 dist.init_process_group("gloo", store=serve_store("127.0.0.1", 0, 10), rank=0, world_size=1)
 postpone_dynamo()

@@ -18,14 +18,9 @@ from torch import nn
 from drumline.comm import Channel
 from drumline.core.errors import UsageError
 from drumline.parallel import DataParallel
-from drumline.parallel.pipeline import (
-    SCHEDULES,
-    Executor,
-    TorchEngine,
-    peak_live,
-    read_instructions,
-)
-from drumline.parallel.pipeline.schedule import Backward, Forward
+from drumline.parallel.pipeline.engine import TorchEngine
+from drumline.parallel.pipeline.executor import Executor, read_instructions
+from drumline.parallel.pipeline.schedule import SCHEDULES, Backward, Forward, peak_live
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2}
 EVEN, UNEVEN, FEW = (3,) * 8, (4, 4, 4, 4, 4, 4, 4, 1, 3), (2,)
@@ -351,7 +346,7 @@ import sys
 import torch, torch.distributed as dist
 from torch import nn
 from drumline.comm import Channel
-from drumline.parallel.pipeline import Executor
+from drumline.parallel.pipeline.executor import Executor
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 layers = [nn.Linear(2, 2), nn.Linear(2, 2)]

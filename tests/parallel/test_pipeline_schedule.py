@@ -10,14 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drumline.core.errors import UsageError
-from drumline.parallel.pipeline import SCHEDULES, peak_live, read_instructions, schedule
+from drumline.parallel.pipeline import schedule
+from drumline.parallel.pipeline.executor import read_instructions
 from drumline.parallel.pipeline.schedule import (
+    SCHEDULES,
     Backward,
     Forward,
     ReceiveActivation,
     ReceiveGradient,
     SendActivation,
     SendGradient,
+    peak_live,
 )
 from drumline.spec.strategy import bubble
 

@@ -16,11 +16,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
 
-from drumline.comm import LOOPBACK, LostPeerError, join_store, serve_store
+from drumline.comm import LOOPBACK
+from drumline.comm.lost_peers import LostPeerError
+from drumline.comm.store import join_store, serve_store
 from drumline.core.errors import CommError, PeerError, UsageError
 from drumline.optim import build_optimizer
-from drumline.parallel.rpc import Part, RpcModel, Traffic, join_rpc
-from drumline.parallel.rpc.parts import ask
+from drumline.parallel.rpc.agents import join_rpc
+from drumline.parallel.rpc.leader import RpcModel
+from drumline.parallel.rpc.parts import Part, Traffic, ask
 from drumline.spec.parts import OptimizerSpec
 from drumline.train.rank import describe_error
 from namespaces import need_namespaces
@@ -321,8 +324,10 @@ ON_A_NODE = """
 import torch
 from functools import partial
 from torch.nn.functional import mse_loss
-from drumline.comm import serve_store
-from drumline.parallel.rpc import Part, RpcModel, join_rpc
+from drumline.comm.store import serve_store
+from drumline.parallel.rpc.agents import join_rpc
+from drumline.parallel.rpc.leader import RpcModel
+from drumline.parallel.rpc.parts import Part
 from test_rpc import listeners
 
 store = serve_store("10.77.0.1", 0, 10)

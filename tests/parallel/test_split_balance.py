@@ -15,14 +15,8 @@ from torch import Tensor, nn
 from drumline.core.errors import UsageError
 from drumline.models import build_model
 from drumline.models.partial import build_outline
-from drumline.parallel.split import (
-    Layer,
-    count_bytes,
-    find_layers,
-    measure_times,
-    parse_balance,
-    partition,
-)
+from drumline.parallel.split.balance import count_bytes, measure_times, parse_balance, partition
+from drumline.parallel.split.layers import Layer, find_layers
 from drumline.spec.parts import ModelSpec
 
 

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from drumline.core.errors import UsageError
 from drumline.models import build_model
 from drumline.models.partial import build_outline, build_partial
-from drumline.parallel.split import Layer, build_stage, find_layers, tied_names
+from drumline.parallel.split.layers import Layer, find_layers
+from drumline.parallel.split.stage import build_stage
+from drumline.parallel.tied import tied_names
 from drumline.spec.parts import ModelSpec
 
 BUILT_IN = {

@@ -13,8 +13,10 @@ from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.models import build_model
 from drumline.optim import build_optimizer
-from drumline.parallel import Axes, DataParallel, build_axes, clip_split_gradients, describe_shard
-from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.parallel import DataParallel
+from drumline.parallel.axes import Axes, build_axes
+from drumline.parallel.shard_spec import clip_split_gradients, describe_shard
+from drumline.parallel.tensor.apply import apply_tensor_parallel
 from drumline.parallel.tensor.exchange import shares_of
 from drumline.parallel.tensor.plan import How, LayerSplit, build_plan
 from drumline.spec.mesh import Mesh
@@ -426,14 +428,15 @@ PROGRAM = """
 import os, sys
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
 import torch, torch.distributed as dist
-from drumline.comm import serve_store
+from drumline.comm.store import serve_store
 from drumline.optim import SGD
-from drumline.parallel import postpone_dynamo
+from drumline.parallel.dynamo import postpone_dynamo
 from drumline.spec.mesh import Mesh
-from drumline.parallel import build_axes, clip_split_gradients
+from drumline.parallel.axes import build_axes
+from drumline.parallel.shard_spec import clip_split_gradients
 from drumline.parallel.tensor.exchange import Exchange
 from drumline.parallel.tensor.layers import ColumnLinear
-from drumline.parallel import describe_shard
+from drumline.parallel.shard_spec import describe_shard
 dist.init_process_group("gloo", store=serve_store("127.0.0.1", 0, 10), rank=0, world_size=1)
 postpone_dynamo()
 model = torch.nn.Sequential(ColumnLinear(torch.nn.Linear(3, 4), Exchange()))

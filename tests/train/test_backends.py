@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from commands import JOB
-from drumline.comm import BackendContext, choose_backend
+from drumline.comm.group import BackendContext, choose_backend
 from drumline.core.errors import UsageError
 from training import train_all
 

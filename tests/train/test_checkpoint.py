@@ -13,7 +13,7 @@ from torch import nn
 
 from drumline.core.errors import CheckpointError
 from drumline.optim import Adam
-from drumline.parallel import ShardSpec
+from drumline.parallel.shard_spec import ShardSpec
 from drumline.train.checkpoint.snapshot import gather_snapshot
 from drumline.train.checkpoint.store import CheckpointStore, TrainState
 

@@ -15,7 +15,7 @@ from torch import nn
 from drumline.core.errors import UsageError
 from drumline.models import MLP, Linear
 from drumline.optim import Adam
-from drumline.parallel import ShardSpec
+from drumline.parallel.shard_spec import ShardSpec
 from drumline.spec.parts import OptimizerSpec
 from drumline.train import device
 from drumline.train.checkpoint.snapshot import gather_snapshot
@@ -85,7 +85,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from drumline.optim import Adam
-from drumline.parallel import ShardSpec
+from drumline.parallel.shard_spec import ShardSpec
 from drumline.train.checkpoint.store import CheckpointStore
 from drumline.train.device import limit_memory
 

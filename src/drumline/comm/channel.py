@@ -67,19 +67,16 @@ class Channel:
         self.members = tuple(everybody if members is None else members)
         self.rank = self.members.index(dist.get_rank(group))
         self.size = len(self.members)
+        whole = group or dist.group.WORLD
+        assert whole is not None
+        self.global_ranks = [dist.get_global_rank(whole, member) for member in self.members]
+        """the members by the names that they have in the default group"""
         self.ranks_per_node = ranks_per_node or self.size
         # Channels that are used at the same time must not take each other's messages: those of the
         # same members are counted, in the order in which each rank makes them.
         key = f"channel/{self.global_ranks}/{self.rank}"
         self._family = _get_default_store().add(key, 1) if family is None else family
         self._tag = zlib.crc32(repr((self.members, self._family)).encode()) >> 1
-
-    @property
-    def global_ranks(self) -> list[int]:
-        """The members by the names that they have in the default group."""
-        group = self.group or dist.group.WORLD
-        assert group is not None
-        return [dist.get_global_rank(group, member) for member in self.members]
 
     def among(self, ranks: Sequence[int]) -> Channel:
         """Return the channel of some of these ranks; only they may call this."""

@@ -14,8 +14,8 @@ compared between ranks before they can hang, and asynchronous ones are put in or
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from typing import Self
 
 from torch import Tensor
 from torch.distributed import ProcessGroup
@@ -44,7 +44,7 @@ SMALL = 8
 """groups of up to so many ranks compare their calls unless told otherwise"""
 
 
-class Communicator:
+class Communicator(contextlib.AbstractContextManager["Communicator"]):
     """Collectives of a group of ranks; all of them make the same calls in the same order.
 
     Every call blocks until this rank may use the result, or returns a handle with `wait()` where
@@ -70,6 +70,7 @@ class Communicator:
             timeout_s: how long others may take to come to a call that is compared.
         """
         self.channel = channel or Channel(group)
+        self.rank, self.size = self.channel.rank, self.channel.size
         self._stream = CommStream()
         self._timeout_s = timeout_s
         self._checked = checked
@@ -78,21 +79,8 @@ class Communicator:
             store, members = _get_default_store(), self.channel.global_ranks
             self._agreement = Agreement(store, members, self.rank, timeout_s=timeout_s)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def rank(self) -> int:
-        """This rank, counted from 0 among those that take part."""
-        return self.channel.rank
-
-    @property
-    def size(self) -> int:
-        """How many ranks take part."""
-        return self.channel.size
 
     def among(self, ranks: Sequence[int]) -> Communicator:
         """Return the communicator of some of these ranks; only they may call this."""

@@ -21,8 +21,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store
 
-from drumline.comm.mpi import register_mpi
-from drumline.comm.shm import SharingError, register_shm, share_segment
+from drumline.comm.mpi.group import register_mpi
+from drumline.comm.shm.group import register_shm
+from drumline.comm.shm.segment import SharingError, share_segment
 from drumline.comm.store import LOOPBACK
 from drumline.core.errors import UsageError
 

@@ -86,14 +86,13 @@ def measure_clock(
 
 
 def _ask(store: Store, rank: int, within_s: float, now: Callable[[], int]) -> int:
-    best = None
-    for trip in range(_TRIPS):
-        pong = f"clock/{rank}/{trip}/pong"
+    def round_trip(number: int) -> tuple[int, int]:
+        pong = f"clock/{rank}/{number}/pong"
         asked = now()
-        store.set(f"clock/{rank}/{trip}/ping", "1")
+        store.set(f"clock/{rank}/{number}/ping", "1")
         store.wait([pong], timedelta(seconds=within_s))
         answered = now()
-        ahead = (asked + answered) // 2 - int(store.get(pong))
-        best = min(filter(None, [best, (answered - asked, ahead)]))
-    assert best is not None
-    return best[1]
+        return answered - asked, (asked + answered) // 2 - int(store.get(pong))
+
+    _, ahead = min(map(round_trip, range(_TRIPS)))
+    return ahead

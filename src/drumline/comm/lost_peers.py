@@ -10,11 +10,8 @@ nothing comes back (`unreachable_nodes`).
 
 from __future__ import annotations
 
-import errno
+import asyncio
 import re
-import select
-import socket
-import time
 from collections.abc import Iterable
 
 from drumline.core.nodes import node_addresses
@@ -40,30 +37,22 @@ _CLOSED_PORT = 9
 
 def unreachable_nodes(within_s: float = 1.0) -> list[int]:
     """Return the simulated nodes, if there are any, that are lost as peers: they do not answer."""
-    waiting: dict[socket.socket, int] = {}
-    lost = []
-    for node, address in enumerate(node_addresses()):
-        probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        probe.setblocking(False)
-        code = probe.connect_ex((address, _CLOSED_PORT))
-        if code == errno.EINPROGRESS:
-            waiting[probe] = node
-        else:
-            probe.close()
-            if code not in (0, errno.ECONNREFUSED):
-                lost.append(node)
-    deadline = time.monotonic() + within_s
-    poll = select.poll()
-    for probe in waiting:
-        poll.register(probe, select.POLLOUT)
-    while waiting and (left := deadline - time.monotonic()) > 0:
-        ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
-        for probe in [probe for probe in waiting if probe.fileno() in ready]:
-            poll.unregister(probe)
-            node = waiting.pop(probe)
-            if probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) not in (0, errno.ECONNREFUSED):
-                lost.append(node)
-            probe.close()
-    for probe in waiting:
-        probe.close()
-    return sorted([*lost, *waiting.values()])
+    addresses = node_addresses()
+    if not addresses:
+        return []
+
+    async def answers(address: str) -> bool:
+        try:
+            async with asyncio.timeout(within_s):
+                _, writer = await asyncio.open_connection(address, _CLOSED_PORT)
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # silence, or no way there
+            return False
+        writer.close()
+        return True
+
+    async def ask_all() -> list[bool]:
+        return await asyncio.gather(*map(answers, addresses))
+
+    return [node for node, answered in enumerate(asyncio.run(ask_all())) if not answered]

@@ -36,14 +36,6 @@ NoteWork = Callable[[str, int, int, int, int], None]
 """`Meter.note_work`, or a function like it"""
 
 
-class Taken(NamedTuple):
-    """What a meter has recorded."""
-
-    spans: list[Span]
-    blocked: list[list[int]]
-    work: list[Work]
-
-
 @dataclass
 class Meter:
     """Collects spans; appended from the communication thread, drained once per step."""
@@ -72,9 +64,9 @@ class Meter:
         """Note a piece of a step that is computed in pieces: forward or backward."""
         self.work.append((kind, microbatch, chunk, began, ended))
 
-    def drain(self) -> Taken:
-        """Return what was recorded since the last call."""
-        taken = Taken(self.spans, self.blocked, self.work)
+    def drain(self) -> Meter:
+        """Return what was recorded since the last call, and start anew."""
+        taken = Meter(self.spans, self.blocked, self.work)
         self.spans, self.blocked, self.work = [], [], []
         return taken
 
@@ -89,24 +81,19 @@ _DEVICES = Path("/proc/self/net/dev")  # of this process's own network, unlike /
 _SENT = 8
 
 
-class InterfaceCounter:
-    """The kernel's count of bytes sent over the interface that the ranks use.
+def count_sent_bytes() -> int | None:
+    """Return the bytes sent so far, headers included, over the interface that the ranks use.
 
-    A simulated node has an interface of its own. The loopback of the host is shared: there the
-    counter includes all ranks, and any other program's traffic.
+    None where the kernel does not tell. A simulated node has an interface of its own. The loopback
+    of the host is shared: there all ranks count, and any other program's traffic.
     """
-
-    def __init__(self) -> None:
-        self.interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-
-    def sent_bytes(self) -> int | None:
-        """Return what has left so far, headers included; None where the kernel does not tell."""
-        try:
-            lines = _DEVICES.read_text().splitlines()
-        except OSError:
-            return None
-        for line in lines:
-            name, colon, counters = line.partition(":")
-            if colon and name.strip() == self.interface:
-                return int(counters.split()[_SENT])
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        lines = _DEVICES.read_text().splitlines()
+    except OSError:
         return None
+    for line in lines:
+        name, colon, counters = line.partition(":")
+        if colon and name.strip() == interface:
+            return int(counters.split()[_SENT])
+    return None

@@ -22,6 +22,8 @@ class Pieces:
 
     def __init__(self, flat: Tensor, sizes: Sequence[int]) -> None:
         self.flat = flat
+        self.sizes = list(sizes)
+        """the number of elements of each piece"""
         self._bounds = [0, *accumulate(sizes)]
         assert self._bounds[-1] == flat.numel()
 
@@ -29,11 +31,6 @@ class Pieces:
     def even(cls, flat: Tensor, n: int) -> Pieces:
         """Cut into n pieces whose sizes differ by one element at most, the larger ones first."""
         return cls(flat, even(flat.numel(), n))
-
-    @property
-    def sizes(self) -> list[int]:
-        """The number of elements of each piece."""
-        return [end - start for start, end in zip(self._bounds, self._bounds[1:], strict=False)]
 
     def __len__(self) -> int:
         return len(self._bounds) - 1

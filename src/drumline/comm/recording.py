@@ -217,7 +217,6 @@ class _Noted:
         self._handle = handle
 
     def wait(self) -> None:
-        """Wait, and note when it was over."""
         note, timeout_s = self._recording.notes[self._number], self._recording.timeout_s
         self._recording.look()
         note.waited_ns = time.monotonic_ns()

@@ -134,10 +134,8 @@ class RunDir:
             raise UsageError(
                 f"{self.path.name} is being trained by another command right now; wait for it"
             )
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
 
     def rank_events(self, rank: int) -> Path:
         """The event log of one rank."""

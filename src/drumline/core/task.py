@@ -27,7 +27,6 @@ MODULE = "-m"
 SCRATCH = "DRUMLINE_SCRATCH"
 """names the launch's temporary folder, where errors go that the run directory cannot take"""
 
-
 RANK_OPTIONS = "DRUMLINE_WORDS"
 """tells a rank that was started on its own with which options, as JSON; all compare theirs"""
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
 
 from drumline.core.errors import DrumlineError
 from drumline.core.json_lines import JsonLines, Message, encode
@@ -56,7 +55,7 @@ class Verdict:
     seconds: float = 0.0
 
 
-class GraderProcess(SessionProcess):
+class GraderProcess(SessionProcess, contextlib.AbstractContextManager["GraderProcess"]):
     """A process of `drumline.grader`; answers requests until its context ends."""
 
     def __init__(self) -> None:
@@ -69,9 +68,6 @@ class GraderProcess(SessionProcess):
                 f"{sys.executable}?"
             ) from error
         self._start_s = _START_S
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """End the process and all that it started; it ends when there are no more requests."""

@@ -100,6 +100,11 @@ class Network:
     def __init__(self, plans: tuple[NodePlan, ...], *, trains: bool = False) -> None:
         """Make the network; `trains`: where a training runs on it, `slow_ranks` is a way out."""
         self.plans = plans
+        # without a name server, torch warns of each connection that its address has no name
+        quiet = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
+        addresses = ",".join(plan.address for plan in plans)
+        self.environment = {NODES: addresses, "TORCH_CPP_LOG_LEVEL": quiet}
+        """what processes on the nodes are told of them"""
         self._trains = trains
         self._method = find_namespace_method()
         if any(plan.cpu < 1 for plan in plans) and not Path("/proc/self/schedstat").exists():
@@ -120,14 +125,6 @@ class Network:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What processes on the nodes are told of them."""
-        addresses = ",".join(plan.address for plan in self.plans)
-        # without a name server, torch warns of each connection that its address has no name
-        quiet = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
-        return {NODES: addresses, "TORCH_CPP_LOG_LEVEL": quiet}
 
     def describe(self) -> dict[str, object]:
         """Return what the run's manifest says of it: how it was made, the hub's pid, each node."""

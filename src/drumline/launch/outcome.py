@@ -90,7 +90,6 @@ class RunOutcome:
         return sorted(late, key=lambda error: float(error["time"]))
 
     def _name(self, rank: int) -> str:
-        """Name a rank, with its node where there are several."""
         return name_rank(rank, nodes=len(self.exit_codes), world_size=self.world_size)
 
     def _log(self, rank: int) -> str:

@@ -40,16 +40,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from drumline.comm import (
-    ALGORITHMS,
-    Channel,
-    Meter,
-    Op,
-    all_gather,
-    gather_scatter,
-    members_of,
-    reduce_broadcast,
-)
+from drumline.comm import ALGORITHMS, Channel, Meter, Op, members_of
+from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
 from drumline.core.errors import UsageError
 from drumline.core.formatting import nearest
 from drumline.spec.strategy import DATA_KINDS, MESSAGE_KINDS, Compress
@@ -94,18 +86,13 @@ class Aggregator:
                 hint = nearest(str(given), known, "name one of them")
                 raise UsageError(f"no {what} {given!r} among {', '.join(known)}; {hint}")
 
-    @property
-    def world_size(self) -> int:
-        """How many ranks take part."""
-        return dist.get_world_size(self.group)
-
     def __call__(self, flat: Tensor) -> None:
         """Reduce a flat tensor over the group, in place.
 
         Every rank of the group calls this with the same size; it blocks until the result is here.
         """
-        arrived = time.monotonic_ns()
-        nbytes = self._reduce(flat) if self.world_size > 1 else flat.nbytes
+        arrived, ranks = time.monotonic_ns(), dist.get_world_size(self.group)
+        nbytes = self._reduce(flat, ranks) if ranks > 1 else flat.nbytes
         if flat.is_cuda:
             torch.cuda.current_stream(flat.device).synchronize()
         if self.meter is not None:
@@ -121,9 +108,8 @@ class Aggregator:
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or None
         return Channel(self.group, ranks_per_node=here)
 
-    def _reduce(self, flat: Tensor) -> int:
+    def _reduce(self, flat: Tensor, ranks: int) -> int:
         """Leave the mean or the sum in `flat`; return how large what was sent is."""
-        ranks = self.world_size
         if self.compress in FORMATS and flat.dtype in _WIDE:
             sent = flat.div_(ranks).to(FORMATS[self.compress])  # (1) (2)
             self._sum(sent)  # (3)

@@ -28,7 +28,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from drumline.comm import SMALL, Agreement, CommStream, Meter, ShmGroup
+from drumline.comm import Meter
+from drumline.comm.agreement import Agreement
+from drumline.comm.communicator import SMALL
+from drumline.comm.shm.group import ShmGroup
+from drumline.comm.stream import CommStream
 from drumline.core.errors import CommError, UsageError
 from drumline.parallel.aggregate import Aggregator, Average
 from drumline.parallel.bucket import Allocate, Bucket, build_buckets

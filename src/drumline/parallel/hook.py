@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.distributed import GradBucket, ProcessGroup
 from torch.futures import Future
 
-from drumline.comm import CommStream, Meter
+from drumline.comm import Meter
+from drumline.comm.stream import CommStream
 from drumline.parallel.aggregate import Aggregator, Average
 from drumline.spec.strategy import Compress
 

@@ -116,7 +116,6 @@ class _Ddp(DistributedDataParallel):
     """DDP that says in a sentence what its own error takes a page for."""
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Call the module."""
         try:
             return super().forward(*inputs, **options)  # type: ignore[no-untyped-call]
         except RuntimeError as error:

@@ -27,8 +27,8 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import Channel
 from drumline.comm.halving import dissemination_barrier
-from drumline.comm.meter import InterfaceCounter
-from drumline.comm.mpi import register_mpi
+from drumline.comm.meter import count_sent_bytes
+from drumline.comm.mpi.group import register_mpi
 from drumline.core.errors import CommError, UsageError
 from drumline.parallel.aggregate import BY_PRIMITIVES
 from drumline.probe.exercise import CPU, Exercise, weights
@@ -159,7 +159,6 @@ class Contest:
     rivals: list[Rival]
     sizes: list[int]
     channel: Channel = field(default_factory=Channel)
-    wire: InterfaceCounter = field(default_factory=InterfaceCounter)
 
     def check(self) -> None:
         """See that each rival gives the right result at each size."""
@@ -230,7 +229,7 @@ class Contest:
     def _count(self) -> int | None:
         """Read the counter once all ranks have what was sent to them."""
         self._barrier()
-        return self.wire.sent_bytes()
+        return count_sent_bytes()
 
 
 def build_exercise(

@@ -208,7 +208,6 @@ class _Levels:
 
 
 def _segments(call: CollectiveCall) -> list[int]:
-    """The segments of a chain."""
     nbytes = chain_segment_bytes(call.elements * call.element_bytes, call.ranks)
     return cut(call.elements, call.element_bytes, nbytes)
 

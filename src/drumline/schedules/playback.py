@@ -278,7 +278,6 @@ def _number_steps(answers: Sequence[Answer], by_note: _ByNote) -> None:
 
 
 def _steps(history: History, by_note: _ByNote) -> dict[int, int]:
-    """The step of each note of a rank."""
     return {number: move.step for (rank, number), move in by_note.items() if rank == history.rank}
 
 

@@ -34,12 +34,9 @@ def load_spec(
 ) -> RunSpec:
     """Read a run spec's file, if one is given, and apply overrides such as `strategy.kind=ring`.
 
-    Args:
-        path: the file.
-        overrides: `key=value` options.
-        ranks: how many there are, where somebody else starts them: another launcher, or a person.
-        lasting: the keys of the file's strategy that also hold for another kind that overrides
-            name; the rest belonged to the old one. None: all of them hold.
+    `ranks` says how many there are, where somebody else starts them: another launcher, or a person.
+    `lasting` has the keys of the file's strategy that also hold for another kind that overrides
+    name; the rest belonged to the old one. None: all of them hold.
 
     Raises:
         SpecError: the file or an override does not make a spec; says where, and the way out.

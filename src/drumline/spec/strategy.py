@@ -47,8 +47,6 @@ REDUCING_KINDS = frozenset({"ddp", "allreduce", "reduce_broadcast", *SPLIT_KINDS
 """kinds whose sum is the backend's own"""
 Compress = Literal["none", "fp16", "bf16"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
-
-
 ByRule = Literal["auto", "time", "bytes"]
 Balance = ByRule | tuple[int, ...]
 

@@ -11,21 +11,9 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from drumline.comm import (
-    LOOPBACK,
-    BackendChoice,
-    BackendContext,
-    HostInfo,
-    StoreBarrier,
-    build_store,
-    choose_backend,
-    join_group,
-    measure_clock,
-    most_on_one,
-    ranks_with,
-    rendezvous_host,
-    this_host,
-)
+from drumline.comm.group import BackendChoice, BackendContext, choose_backend, join_group
+from drumline.comm.hosts import HostInfo, measure_clock, most_on_one, ranks_with, this_host
+from drumline.comm.store import LOOPBACK, StoreBarrier, build_store, rendezvous_host
 from drumline.core.processes import count_cores
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import LONG_TIMEOUT_S, RANK_OPTIONS

@@ -22,7 +22,7 @@ from types import TracebackType
 import torch
 
 import drumline
-from drumline.comm import LostPeerError, mentions_lost_peer, unreachable_nodes
+from drumline.comm.lost_peers import LostPeerError, mentions_lost_peer, unreachable_nodes
 from drumline.core.errors import ERRORS, CommError, DrumlineError
 from drumline.core.nodes import name_rank, node_addresses
 from drumline.core.processes import die_with_parent, exit_at_once
@@ -63,7 +63,6 @@ class RankInfo:
 
 
 def _read_rank_info() -> RankInfo:
-    """Find out from the launcher's variables which rank this process is."""
     environ = os.environ
     try:
         rank, world_size = int(environ["RANK"]), int(environ["WORLD_SIZE"])

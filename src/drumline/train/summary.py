@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
-from drumline.comm import BackendChoice
+from drumline.comm.group import BackendChoice
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
 from drumline.models import weights_sha256
 from drumline.train.checkpoint.store import CheckpointStore, TrainState
 from drumline.train.loss import Evaluation
-from drumline.train.runners.base import ModelRunner, TrainContext
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What a run came to."""
-
-    state: TrainState
-    epochs: int
-    score: Evaluation | None
+from drumline.train.runners.base import ModelRunner
 
 
 def write_summary(
-    run: RunDir, context: TrainContext, runner: ModelRunner, result: Result, backend: BackendChoice
+    run: RunDir,
+    runner: ModelRunner,
+    state: TrainState,
+    score: Evaluation | None,
+    backend: BackendChoice,
 ) -> None:
     """Write a training run's coverage of samples, and then its summary, which means `done`."""
+    context = runner.context
     spec, mesh = context.spec, context.axes.mesh
-    state, score = result.state, result.score
     if mesh.splits_model:  # the whole model is in its checkpoint only
         store = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
         weights = store.at(state.step).weights_sha256()
@@ -45,7 +40,7 @@ def write_summary(
             "model": spec.model.name,
             "parameters": context.parameters,
             "steps": state.step,
-            "epochs": result.epochs,
+            "epochs": -(-state.step // len(context.sampler)),
             "loss": state.loss,
             "test_loss": None if score is None else score.loss,
             "accuracy": None if score is None else score.accuracy,

@@ -28,13 +28,14 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from drumline.comm import InterfaceCounter
+from drumline.comm.meter import count_sent_bytes
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.data import LocalBatch
-from drumline.optim import lr_at
-from drumline.parallel import Strategy, describe_shard
-from drumline.parallel.split import tied_names
-from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.optim import build_optimizer, lr_at
+from drumline.parallel.shard_spec import describe_shard
+from drumline.parallel.strategy import Strategy
+from drumline.parallel.tensor.apply import apply_tensor_parallel
+from drumline.parallel.tied import tied_names
 from drumline.spec.load import read_run_spec
 from drumline.spec.run_spec import RunSpec
 from drumline.train import loss as losses
@@ -57,7 +58,7 @@ from drumline.train.runners.cuts import note_statistics
 from drumline.train.runners.pipeline import build_pipeline_runner
 from drumline.train.runners.rpc import build_rpc_runner
 from drumline.train.scalars import ScalarWriter
-from drumline.train.summary import Result, write_summary
+from drumline.train.summary import write_summary
 
 
 def train_rank(run_path: str) -> None:
@@ -94,14 +95,13 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
             **({"mesh": asdict(spec.axes), "cuts": runner.cuts} if spec.axes.splits_model else {}),
         )
         events.flush()
-        wire = InterfaceCounter()
-        sent = wire.sent_bytes() or 0
-        result = trainer.run()  # (5)
-    sent = (wire.sent_bytes() or 0) - sent
-    events.write("end", step=result.state.step, time=time.time(), sent=sent, **footprint.peak())
+        sent = count_sent_bytes() or 0
+        score = trainer.run()  # (5)
+    sent = (count_sent_bytes() or 0) - sent
+    events.write("end", step=trainer.state.step, time=time.time(), sent=sent, **footprint.peak())
     events.flush()
     if rank.leads:
-        write_summary(run, context, runner, result, backend)  # (6)
+        write_summary(run, runner, trainer.state, score, backend)  # (6)
     if scalars is not None:
         scalars.close()
     checkpoints.disks.wait()
@@ -141,8 +141,8 @@ class Trainer:
             self.state = restored
             self.since -= restored.time_s
 
-    def run(self) -> Result:
-        """Train to the end."""
+    def run(self) -> losses.Evaluation | None:
+        """Train to the end; returns the last score, if the spec asks for one."""
         state, score = self.state, None
         every = self.context.spec.checkpoint.every_steps
         self.runner.model.train()
@@ -155,7 +155,7 @@ class Trainer:
             if every is None or state.step == self.total_steps:
                 self.save()
         state.time_s = time.monotonic() - self.since
-        return Result(state=state, epochs=-(-state.step // self.steps_per_epoch), score=score)
+        return score
 
     def train_epoch(self, epoch: int, first: int) -> None:
         """Take the steps of an epoch from its batch `first` on, and average their loss."""
@@ -292,6 +292,7 @@ def build_runner(context: TrainContext, model: nn.Module) -> ModelRunner:
         context=context,
         model=model,
         strategy=context.strategy(model),
-        optimizer=context.optimizer(model),
+        optimizer=build_optimizer(context.spec.optimizer, model.parameters()),
         shard=describe_shard(model, axes, tied=tied),
+        counts=axes.counts,
     )

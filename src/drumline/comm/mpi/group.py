@@ -30,9 +30,19 @@ from drumline.comm.mpi.library import (
 )
 from drumline.comm.reduce_op import check_op, finish, op_name
 
+NAME = "mpi4py"
+"""what PyTorch calls it: `mpi` is taken by its own, which needs PyTorch to be rebuilt"""
 
-def create_group(given: Any, _: object) -> ProcessGroup:
-    """Build an MPI process group; torch calls this on every rank that belongs to it."""
+
+def register_mpi() -> str:
+    """Register the MPI backend with PyTorch, and return the name to join by."""
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    return NAME
+
+
+def _create(given: Any, _: object) -> ProcessGroup:
+    """Build the group; torch calls this on every rank that belongs to it."""
     names = list(given.global_ranks_in_group) or list(range(given.group_size))
     world = dist.get_world_size() if dist.is_initialized() else given.group_size
     comm = communicator(given.group_rank, names, world, given.group_id)

@@ -42,14 +42,12 @@ class SharedRegion:
 class Arena:
     """The shared memory of one group."""
 
-    def __init__(
-        self, store: Store, rank: int, names: Sequence[int], timeout_s: float, half_bytes: int
-    ) -> None:
+    def __init__(self, store: Store, rank: int, names: Sequence[int], timeout_s: float) -> None:
         """Map the memory; every rank of the group does, on one host (else a SharingError)."""
-        self.rank, self.size, self.half_bytes = rank, len(names), half_bytes
+        self.rank, self.size = rank, len(names)
         self._store = store
         before = _round_up(barrier_bytes(self.size))
-        segment = self._share("arena", before + self.size * 2 * half_bytes)
+        segment = self._share("arena", before + self.size * 2 * HALF_BYTES)
         self._watch = ProcessWatch(segment.pids)
         self.barrier = ShmBarrier(
             segment.memory,
@@ -65,7 +63,7 @@ class Arena:
         store.get("ready")
         content = torch.frombuffer(segment.memory, dtype=torch.uint8)[HEAD_BYTES + before :]
         self._halves = [
-            [content[(2 * row + half) * half_bytes :][:half_bytes] for row in range(self.size)]
+            [content[(2 * row + half) * HALF_BYTES :][:HALF_BYTES] for row in range(self.size)]
             for half in (0, 1)
         ]
         self._half = 0

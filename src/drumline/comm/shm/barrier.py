@@ -210,7 +210,6 @@ class ShmBarrier:
         return self._broken
 
     def _refuse(self, calls: list[bytes]) -> None:
-        """Tell which ranks called what."""
         mine = calls[self._rank]
         other = next(rank for rank, call in enumerate(calls) if call != mine)
         self._broken = CommError(

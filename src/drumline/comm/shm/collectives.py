@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from drumline.comm.reduce_op import finish
-from drumline.comm.shm.arena import Arena, share_of
+from drumline.comm.shm.arena import HALF_BYTES, Arena, share_of
 from drumline.comm.shm.barrier import CALL_BYTES
 
 _ONE_SHOT_BYTES = 2**15  # up to here, adding everything oneself is cheaper than barrier twice
@@ -76,7 +76,7 @@ def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
                 other.copy_(total)
         arena.barrier.wait()
         return
-    for piece in _pieces(arena, flat):
+    for piece in _pieces(flat):
         rows = arena.rows(piece.dtype, piece.numel())
         rows[arena.rank].copy_(piece)
         arena.barrier.wait(call)
@@ -92,7 +92,7 @@ def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
 def reduce(arena: Arena, flat: Tensor, op: str, root: int) -> None:
     """Combine a tensor through shared memory into the root's; the others' stay as they are."""
     call = _call("reduce", op, flat.dtype, flat.numel(), f" to {root}")
-    for piece in _pieces(arena, flat):
+    for piece in _pieces(flat):
         rows = arena.rows(piece.dtype, piece.numel())
         rows[arena.rank].copy_(piece)
         arena.barrier.wait(call)
@@ -106,7 +106,7 @@ def reduce(arena: Arena, flat: Tensor, op: str, root: int) -> None:
 def broadcast(arena: Arena, flat: Tensor, root: int) -> None:
     """Give every rank the root's tensor through shared memory."""
     call = _call("broadcast", "", flat.dtype, flat.numel(), f" from {root}")
-    for piece in _pieces(arena, flat):
+    for piece in _pieces(flat):
         row = arena.rows(piece.dtype, piece.numel())[root]
         if arena.rank == root:
             row.copy_(piece)
@@ -119,8 +119,8 @@ def broadcast(arena: Arena, flat: Tensor, root: int) -> None:
 def all_gather(arena: Arena, outputs: Sequence[Tensor], flat: Tensor) -> None:
     """Give every rank every rank's tensor through shared memory, in rank order."""
     call = _call("all_gather", "", flat.dtype, flat.numel(), "")
-    count = _per_piece(arena, flat)
-    for begin, piece in zip(_begins(flat, count), _pieces(arena, flat), strict=True):
+    count = _per_piece(flat)
+    for begin, piece in zip(_begins(flat, count), _pieces(flat), strict=True):
         rows = arena.rows(piece.dtype, piece.numel())
         rows[arena.rank].copy_(piece)
         arena.barrier.wait(call)
@@ -132,7 +132,7 @@ def all_gather(arena: Arena, outputs: Sequence[Tensor], flat: Tensor) -> None:
 def reduce_scatter(arena: Arena, output: Tensor, inputs: Sequence[Tensor], op: str) -> None:
     """Combine the k-th input of all ranks through shared memory into the output of rank k."""
     call = _call("reduce_scatter", op, output.dtype, output.numel(), "")
-    count = max(1, _per_piece(arena, output) // arena.size)
+    count = max(1, _per_piece(output) // arena.size)
     for begin in _begins(output, count):
         piece = output[begin : begin + count]
         numel = piece.numel()
@@ -152,17 +152,17 @@ def _combine_share(arena: Arena, rows: list[Tensor], op: str) -> None:
     combine(op, [row[mine] for row in rows], total[mine])
 
 
-def _pieces(arena: Arena, flat: Tensor) -> Iterator[Tensor]:
+def _pieces(flat: Tensor) -> Iterator[Tensor]:
     """Cut a tensor into what fits a half of a row; an empty one is one empty piece."""
-    count = _per_piece(arena, flat)
+    count = _per_piece(flat)
     if flat.numel() <= count:
         yield flat
         return
     yield from flat.split(count)
 
 
-def _per_piece(arena: Arena, flat: Tensor) -> int:
-    return arena.half_bytes // flat.itemsize
+def _per_piece(flat: Tensor) -> int:
+    return HALF_BYTES // flat.itemsize
 
 
 def _begins(flat: Tensor, count: int) -> range:

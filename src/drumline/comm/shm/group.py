@@ -27,13 +27,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo
+from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Store
 from torch.distributed.distributed_c10d import AllgatherOptions
 
 from drumline.comm.pieces import flatten, in_place, put_back
 from drumline.comm.reduce_op import check_op, op_name
 from drumline.comm.shm import collectives
-from drumline.comm.shm.arena import HALF_BYTES, Arena
+from drumline.comm.shm.arena import Arena
 from drumline.comm.stream import CommStream, PendingWork
 
 NAME = "shm"
@@ -55,23 +55,14 @@ def _create(given: Any, _: object) -> ProcessGroup:
 class ShmGroup(ProcessGroup):
     """A process group whose collectives run in shared memory."""
 
-    def __init__(
-        self,
-        store: dist.Store,
-        rank: int,
-        names: list[int],
-        timeout: timedelta,
-        half_bytes: int = HALF_BYTES,
-    ) -> None:
+    def __init__(self, store: Store, rank: int, names: list[int], timeout: timedelta) -> None:
         """Map the memory and connect gloo; every rank of the group does, and waits for the others.
 
         `names` has the rank in the run of each rank in the group. Where they are not all on one
         host, this is a SharingError.
         """
         super().__init__(rank, len(names))  # type: ignore[call-arg]
-        self._arena = Arena(
-            PrefixStore("shm", store), rank, names, timeout.total_seconds(), half_bytes
-        )
+        self._arena = Arena(PrefixStore("shm", store), rank, names, timeout.total_seconds())
         gloo = ProcessGroupGloo(PrefixStore("gloo", store), rank, len(names), timeout)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
         self._set_default_backend(ProcessGroup.BackendType.GLOO)

@@ -30,7 +30,7 @@ from torch.distributed import ProcessGroup
 from drumline.core.errors import UsageError
 from drumline.parallel.pipeline.executor import NoSync, check_schedule
 from drumline.parallel.pipeline.p2p_link import TensorMeta
-from drumline.parallel.split import Microbatch, SumLoss
+from drumline.parallel.split.balance import Microbatch, SumLoss
 
 
 class TorchEngine:

@@ -32,7 +32,6 @@ from drumline.comm.meter import NoteWork
 from drumline.core.errors import UsageError
 from drumline.core.formatting import nearest
 from drumline.parallel.pipeline.p2p_link import P2PLink, TensorMeta
-from drumline.parallel.pipeline.saved_forward import Checkpointed, Run, SavedForward
 from drumline.parallel.pipeline.schedule import (
     SCHEDULES,
     Backward,
@@ -43,7 +42,7 @@ from drumline.parallel.pipeline.schedule import (
     SendActivation,
     SendGradient,
 )
-from drumline.parallel.split import Microbatch, SumLoss
+from drumline.parallel.split.balance import Microbatch, SumLoss
 
 
 def check_schedule(schedule: str, *, stages: int, chunks: int) -> None:
@@ -76,6 +75,61 @@ def read_instructions(
         )
     more = (chunks,) if schedule == "interleaved" else ()
     return tuple(SCHEDULES[schedule](stage, stages, microbatches, *more))
+
+
+Run = Callable[[Tensor], Tensor]
+
+
+class SavedForward:
+    """What one microbatch's forward through one chunk leaves for its backward: the graph."""
+
+    def __init__(self, run: Run, inputs: Tensor) -> None:
+        self._run = run
+        self._inputs = inputs
+        self._root: Tensor | None = None
+
+    def forward(self) -> Tensor:
+        """Return the output, cut off from the graph that is kept."""
+        self._root = self._run(self._inputs)
+        return self._root.detach()
+
+    def backward(self, gradient: Tensor) -> Tensor | None:
+        """Add to the parameters' gradients; return the input's, if anybody wants it."""
+        assert self._root is not None
+        if self._root.requires_grad:  # not where all layers up to here are frozen
+            torch.autograd.backward(self._root, gradient)
+        if not self._inputs.requires_grad:
+            return None
+        return torch.zeros_like(self._inputs) if self._inputs.grad is None else self._inputs.grad
+
+
+class Checkpointed(SavedForward):
+    """Activation checkpointing: keep the input and the random state, compute the graph again.
+
+    Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"; GPipe does it for each
+    microbatch. Dropout draws the same numbers again; layers that count their calls, as batch norm
+    does, count twice. PyTorch's own `torch.utils.checkpoint` does the same for any part of a graph,
+    and imports the compiler.
+    """
+
+    def __init__(self, run: Run, inputs: Tensor) -> None:
+        super().__init__(run, inputs)
+        self._gpu = [inputs.device] if inputs.is_cuda else []
+        self._random = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpu)]
+
+    def forward(self) -> Tensor:
+        """Return the output; no graph is kept."""
+        with torch.no_grad():
+            return self._run(self._inputs)
+
+    def backward(self, gradient: Tensor) -> Tensor | None:
+        """Go forward again with the same random numbers, and then back."""
+        with torch.random.fork_rng(self._gpu, device_type="cuda"):
+            torch.set_rng_state(self._random[0])
+            for device, state in zip(self._gpu, self._random[1:], strict=True):
+                torch.cuda.set_rng_state(state, device)
+            self._root = self._run(self._inputs)
+        return super().backward(gradient)
 
 
 NoSync = Callable[[], AbstractContextManager[None]]

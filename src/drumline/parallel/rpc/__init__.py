@@ -3,9 +3,3 @@
 The form in which labs teach it, with RRefs, distributed autograd and the distributed optimizer, and
 no more than that: PyTorch only maintains RPC. For speed take a pipeline of plain messages.
 """
-
-from drumline.parallel.rpc.agents import RpcAgents, join_rpc
-from drumline.parallel.rpc.leader import RpcModel
-from drumline.parallel.rpc.parts import Part, Traffic
-
-__all__ = ["Part", "RpcAgents", "RpcModel", "Traffic", "join_rpc"]

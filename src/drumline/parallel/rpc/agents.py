@@ -39,6 +39,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch.distributed import PrefixStore, Store
 from torch.futures import Future
+from torch.optim import Optimizer
 
 from drumline.comm import LOOPBACK, StoreBarrier
 from drumline.comm.group import interface_towards
@@ -62,6 +63,8 @@ class Process:
     joined: bool = False
     offer: object = None
     """what the leader may have an RRef to"""
+    optimizer: Optimizer | None = None
+    """of its part, made before the leader's call asks for it"""
 
 
 here = Process()
@@ -134,7 +137,7 @@ def _pin_interface(leader: str) -> None:
     os.environ[_INTERFACE] = name
 
 
-class RpcAgents:
+class RpcAgents(contextlib.AbstractContextManager["RpcAgents"]):
     """The agents of all ranks, as one rank sees them; leave them by the end of the `with` block."""
 
     def __init__(
@@ -147,9 +150,6 @@ class RpcAgents:
         self._store = store
         self._barrier = StoreBarrier(store, rank=rank, world_size=world_size)
         self._heartbeat = heartbeat
-
-    def __enter__(self) -> RpcAgents:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
@@ -295,5 +295,4 @@ def _offered() -> Any:
 
 
 def _worker_name(rank: int) -> str:
-    """Name a rank as RPC calls it."""
     return f"rank{rank}"

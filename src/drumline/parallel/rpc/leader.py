@@ -51,7 +51,7 @@ from drumline.comm.channel import wait_all
 from drumline.core.errors import UsageError
 from drumline.parallel.rpc.agents import RpcAgents
 from drumline.parallel.rpc.parts import Inbox, Part, Pass, Traffic, ask, hand_on
-from drumline.parallel.split import Microbatch, SumLoss
+from drumline.parallel.split.balance import Microbatch, SumLoss
 
 BuildOptimizer = Callable[[list[torch.nn.Parameter]], Optimizer]
 

@@ -17,9 +17,10 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -158,19 +159,16 @@ class _Tracer(fx.Tracer):
         self._around = _surroundings()
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Note the call of a submodule, or go into it."""
         if type(m).forward is nn.Sequential.forward and not _has_hooks(m):
             return forward(*args, **kwargs)  # a slice of one is not a submodule, but does no harm
         return super().call_module(m, forward, args, kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a submodule stays whole."""
         return True
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
-        """Note an operation, and where it stands."""
         node = super().create_node(*args, **kwargs)
-        node.meta[LINE] = _line_running()
+        node.meta[LINE] = _first_of_theirs(traceback.walk_stack(sys._getframe()))
         if self._around != _surroundings() and self.lost is None:
             self.lost = (
                 f"{node.meta[LINE]} runs under no_grad, autocast or the like, which leaves no trace"
@@ -193,7 +191,8 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _explain(model: nn.Module, error: Exception) -> UsageError:
-    where = _line_of_error(error) or "its forward"
+    innermost_first = reversed(list(traceback.walk_tb(error.__traceback__)))
+    where = _first_of_theirs(innermost_first) or "its forward"
     said = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, fx.proxy.TraceError):
         why = "asks for values of a tensor, which are only there while the model runs"
@@ -215,23 +214,10 @@ _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = os.path.join(sysconfig.get_path("purelib"), "")  # may lie below the standard library
 
 
-def _line_of_error(error: BaseException) -> str:
-    """Return `file.py:7: \\`the code\\`` of the innermost line of theirs, or nothing."""
-    found = ""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        if _is_theirs(trace.tb_frame.f_code.co_filename):
-            found = _describe(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-        trace = trace.tb_next
-    return found
-
-
-def _line_running() -> str:
-    """Return the innermost line of theirs that is being executed now, or nothing."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_theirs(frame.f_code.co_filename):
-        frame = frame.f_back
-    return _describe(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+def _first_of_theirs(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Return `file.py:7: \\`the code\\`` of the first line that is neither ours nor torch's."""
+    places = ((frame.f_code.co_filename, line) for frame, line in frames)
+    return next((_describe(path, line) for path, line in places if _is_theirs(path)), "")
 
 
 def _is_theirs(path: str) -> bool:

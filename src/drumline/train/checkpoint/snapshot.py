@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.core.files import fsync
-from drumline.parallel import ShardSpec
+from drumline.parallel.shard_spec import ShardSpec
 
 
 class OptimizerScalars(TypedDict):
@@ -133,8 +133,6 @@ def load_optimizer(
 
 @dataclass(frozen=True)
 class _Location:
-    """Where a tensor lies."""
-
     path: Path
     start: int
     dtype: torch.dtype

@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from torch.optim import Optimizer
 from drumline.core.errors import CheckpointError
 from drumline.core.files import fsync, hash_file
 from drumline.models import tensors_sha256
-from drumline.parallel import ShardSpec
+from drumline.parallel.shard_spec import ShardSpec
 from drumline.train.checkpoint.snapshot import (
     OptimizerScalars,
     Snapshot,
@@ -130,8 +129,9 @@ class CheckpointStore:
                 own = suffix if shared else f"-rank-{rank}"
                 path = draft / f"optimizer{own}.safetensors"
                 write_tensors(path, snapshot.optimizer)
-                scalars = json.dumps(snapshot.scalars).encode()
-                _write_synced(path.with_name(f"{path.name}.json"), scalars)
+                scalars = path.with_name(f"{path.name}.json")
+                scalars.write_text(json.dumps(snapshot.scalars))
+                fsync(scalars)
             if shard.writes:
                 write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
             if shard.parts > 1 or not shared:
@@ -179,17 +179,18 @@ class CheckpointStore:
             ) from None
 
     def _publish(self, draft: Path, state: TrainState) -> Path:
-        scalars = {
-            file.stem: json.loads(file.read_text()) for file in draft.glob("optimizer*.json")
-        }
-        for file in draft.glob("optimizer*.json"):
+        scalars = {}
+        for file in list(draft.glob("optimizer*.json")):
+            scalars[file.stem] = json.loads(file.read_text())
             file.unlink()
         content = {
             **vars(state),
             "scalars": scalars,
             "sha256": {file.name: hash_file(file) for file in sorted(draft.iterdir())},
         }
-        _write_synced(draft / STATE, json.dumps({**content, "seal": _seal(content)}).encode())
+        sealed = draft / STATE
+        sealed.write_text(json.dumps({**content, "seal": _seal(content)}))
+        fsync(sealed)
         fsync(draft)
         final = self.path_of(state.step)
         if _is_whole(final):  # the same step again, after a restart: the same weights
@@ -234,13 +235,6 @@ def _is_whole(path: Path) -> bool:
     except _DAMAGED:
         return False
     return True
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _seal(content: Mapping[str, object]) -> str:

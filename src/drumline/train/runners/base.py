@@ -23,21 +23,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from drumline.comm import LOOPBACK, Meter, Span
-from drumline.comm.meter import Work
+from drumline.comm import LOOPBACK, Meter
+from drumline.comm.meter import Span, Work
 from drumline.core.errors import UsageError
 from drumline.data import BatchPlan, BatchSampler, Dataset, LocalBatch, build_dataset
 from drumline.models import build_model, build_outline, parameter_count
-from drumline.optim import build_optimizer
-from drumline.parallel import (
-    Axes,
-    ShardSpec,
-    Strategy,
-    build_axes,
-    build_strategy,
-    clip_split_gradients,
-    postpone_dynamo,
-)
+from drumline.parallel.axes import Axes, build_axes
+from drumline.parallel.dynamo import postpone_dynamo
+from drumline.parallel.shard_spec import ShardSpec, clip_split_gradients
+from drumline.parallel.strategy import Strategy, build_strategy
+from drumline.spec.parts import SlowRank
 from drumline.spec.run_spec import RunSpec
 from drumline.train.rank import RankInfo
 
@@ -57,14 +52,10 @@ class TrainContext:
     parameters: int
     """of the whole model"""
     meter: Meter
+    delay_s: float
+    """how long this rank sleeps in each step, where it is slowed on purpose"""
     leader: str = LOOPBACK
     """the address of rank 0"""
-
-    @property
-    def delay_s(self) -> float:
-        """How long this rank sleeps in each step, where it is slowed on purpose."""
-        slow = self.spec.slow_ranks.get(self.rank.rank)
-        return 0.0 if slow is None else slow.delay_ms / 1000
 
     def cut_batch(self, indices: Indices, pieces: int) -> list[Indices]:
         """Cut the samples of a step into pieces, as equal as they go, none of them empty.
@@ -100,10 +91,6 @@ class TrainContext:
         if self.axes.mesh.data == 1 < self.axes.mesh.size:
             return Strategy(module=model)
         return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
-
-    def optimizer(self, model: nn.Module) -> Optimizer:
-        """Move the parameters that this rank holds."""
-        return build_optimizer(self.spec.optimizer, model.parameters())
 
 
 def load_data_and_model(spec: RunSpec, held: list[nn.Module]) -> tuple[Dataset, nn.Module]:
@@ -158,6 +145,7 @@ def build_context(
         sampler=BatchSampler(plan, rank=axes.replica),
         parameters=parameter_count(model),
         meter=Meter(),
+        delay_s=spec.slow_ranks.get(rank.rank, SlowRank()).delay_ms / 1000,
         leader=leader,
     )
 
@@ -253,13 +241,10 @@ class ModelRunner(ABC):
     optimizer: Optimizer
     shard: ShardSpec
     """which part of the whole model that is"""
+    counts: bool
+    """whether this rank's loss counts: one rank's of each copy of the model does"""
     cuts: list[list[str]] | None = None
     """the layers of each part, where the model is cut by layers"""
-
-    @property
-    def counts(self) -> bool:
-        """Whether this rank's loss counts: one rank's of each copy of the model does."""
-        return self.context.axes.counts
 
     @abstractmethod
     def forward_backward(self, step: StepInputs) -> Loss:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -11,17 +12,11 @@ import torch.distributed as dist
 from torch import nn
 
 from drumline.models import build_partial
-from drumline.parallel.split import (
-    Layer,
-    build_stage,
-    count_bytes,
-    find_layers,
-    measure_times,
-    parse_balance,
-    partition,
-    tied_names,
-)
-from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.parallel.split.balance import count_bytes, measure_times, parse_balance, partition
+from drumline.parallel.split.layers import Layer, find_layers
+from drumline.parallel.split.stage import build_stage
+from drumline.parallel.tensor.apply import apply_tensor_parallel
+from drumline.parallel.tied import tied_names
 from drumline.spec.run_spec import RunSpec
 from drumline.train.loss import loss_sum
 from drumline.train.runners.base import TrainContext
@@ -55,10 +50,8 @@ class Cuts:
 
     def describe(self) -> list[list[str]]:
         """Name the layers of each part."""
-        return [
-            [layer.name for layer in self.layers[first:last]]
-            for first, last in zip(self.bounds, self.bounds[1:], strict=False)
-        ]
+        cuts = pairwise(self.bounds)
+        return [[layer.name for layer in self.layers[first:last]] for first, last in cuts]
 
 
 def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:

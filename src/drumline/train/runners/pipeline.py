@@ -19,9 +19,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.comm import Channel, members_of
-from drumline.parallel import Strategy, TiedGradients, describe_shard
-from drumline.parallel.pipeline import Executor, TorchEngine
-from drumline.parallel.split import Chunks, SumLoss
+from drumline.optim import build_optimizer
+from drumline.parallel.pipeline.engine import TorchEngine
+from drumline.parallel.pipeline.executor import Executor
+from drumline.parallel.shard_spec import describe_shard
+from drumline.parallel.split.balance import SumLoss
+from drumline.parallel.split.stage import Chunks
+from drumline.parallel.strategy import Strategy
+from drumline.parallel.tied import TiedGradients
 from drumline.train.loss import check_loss, loss_sum
 from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext, channels_last
 from drumline.train.runners.cuts import build_parts, plan_cuts
@@ -119,8 +124,9 @@ def build_pipeline_runner(context: TrainContext, outline: nn.Module) -> Pipeline
             timeout_s=spec.timeout_s,
             meter=context.meter,
         ),
-        optimizer=context.optimizer(model),
+        optimizer=build_optimizer(spec.optimizer, model.parameters()),
         shard=describe_shard(model, axes, tied=cuts.tied, parts=stages, part=axes.stage),
+        counts=axes.counts,
         cuts=cuts.describe(),
     )
 

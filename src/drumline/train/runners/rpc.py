@@ -20,10 +20,12 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.optim import Optimizer
 
-from drumline.comm import Meter, Span
+from drumline.comm.meter import Meter, Span
 from drumline.optim import build_optimizer
-from drumline.parallel import describe_shard
-from drumline.parallel.rpc import Part, RpcAgents, RpcModel, join_rpc
+from drumline.parallel.rpc.agents import RpcAgents, here, join_rpc
+from drumline.parallel.rpc.leader import RpcModel
+from drumline.parallel.rpc.parts import Part
+from drumline.parallel.shard_spec import describe_shard
 from drumline.train.loss import check_loss, loss_sum
 from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext
 from drumline.train.runners.cuts import build_parts, plan_cuts
@@ -31,20 +33,10 @@ from drumline.train.runners.cuts import build_parts, plan_cuts
 _CALL = "call"
 
 
-@dataclass
-class Prepared:
-    """This process's optimizer, for the leader's call that asks for one to find it."""
-
-    optimizer: Optimizer | None = None
-
-
-prepared = Prepared()
-
-
-def _take_prepared(_: list[nn.Parameter]) -> Optimizer:
+def _find_optimizer(_: list[nn.Parameter]) -> Optimizer:
     """Return the optimizer of this process's part; called by `DistributedOptimizer`."""
-    assert prepared.optimizer is not None
-    return prepared.optimizer
+    assert here.optimizer is not None
+    return here.optimizer
 
 
 def note_calls(meter: Meter, part: int, parts: int, began: int, sent: int) -> None:
@@ -83,11 +75,6 @@ class RpcRunner(ModelRunner):
     part: Part
     leader: RpcModel | None
     """only rank 0 has it"""
-
-    @property
-    def counts(self) -> bool:
-        """The leader has the loss."""
-        return self.leader is not None
 
     def forward_backward(self, step: StepInputs) -> Loss:
         """Take the step on the leader; wait for it on the others."""
@@ -151,13 +138,13 @@ def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
     cuts = plan_cuts(context, outline, rank.world_size)
     (module,) = build_parts(context, cuts, [rank.rank])
     part = Part(module, number=rank.rank, device=context.device, note=context.meter.note_work)
-    prepared.optimizer = build_optimizer(spec.optimizer, part.trained().values())
+    here.optimizer = build_optimizer(spec.optimizer, part.trained().values())
     leader = None
     if rank.leads:
         leader = RpcModel(
             agents,
             part,
-            optimizer=_take_prepared,
+            optimizer=_find_optimizer,
             clip_norm=spec.clip_norm,
             tied=cuts.tied_apart,
             overlap=spec.microbatches > 1,
@@ -170,7 +157,8 @@ def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
         agents=agents,
         part=part,
         leader=leader,
-        optimizer=prepared.optimizer,
+        counts=rank.leads,  # the leader has the loss
+        optimizer=here.optimizer,
         shard=describe_shard(
             module, context.axes, tied=cuts.tied, parts=rank.world_size, part=rank.rank
         ),
