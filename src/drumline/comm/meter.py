@@ -81,13 +81,18 @@ _DEVICES = Path("/proc/self/net/dev")  # of this process's own network, unlike /
 _SENT = 8
 
 
+def rank_interface() -> str:
+    """Name the network interface that the ranks use: gloo's, or the loopback."""
+    return os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+
+
 def count_sent_bytes() -> int | None:
     """Return the bytes sent so far, headers included, over the interface that the ranks use.
 
     None where the kernel does not tell. A simulated node has an interface of its own. The loopback
     of the host is shared: there all ranks count, and any other program's traffic.
     """
-    interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    interface = rank_interface()
     try:
         lines = _DEVICES.read_text().splitlines()
     except OSError:

@@ -27,7 +27,7 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import Channel
 from drumline.comm.halving import dissemination_barrier
-from drumline.comm.meter import count_sent_bytes
+from drumline.comm.meter import count_sent_bytes, rank_interface
 from drumline.comm.mpi.group import register_mpi
 from drumline.core.errors import CommError, UsageError
 from drumline.parallel.aggregate import BY_PRIMITIVES
@@ -54,7 +54,7 @@ def main() -> None:
     fixed = [request["rounds"]] * len(request["sizes"])
     counts = fixed if request["rounds"] else contest.choose_rounds(request["budget_s"])  # 2
     turns = contest.run(counts)  # 3
-    probe.answer({"rank": probe.rank, "interface": contest.wire.interface, "turns": turns})
+    probe.answer({"rank": probe.rank, "interface": rank_interface(), "turns": turns})
     probe.leave()
 
 
