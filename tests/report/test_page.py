@@ -90,7 +90,7 @@ def small_report(lang, words=""):
         return figure
 
     columns = [
-        Column(key="kind", name=say.text("kind"), align="left"),
+        Column(key="kind", name=say.text("kind")),
         Column(key="step_ms", name="ms", form=milliseconds),
         Column(key="share", name=say.text("share"), form=percent),
         Column(key="missing", name="?", form=percent),
