@@ -44,10 +44,10 @@ class Interval:
     """None: there was one repeat only, which does not tell"""
     high: float | None = None
 
-    def mapped(self, rising: Callable[[float], float]) -> Interval:
-        """Return the interval of a function of the value, which never falls where it grows."""
-        low, high = (None if end is None else rising(end) for end in (self.low, self.high))
-        return Interval(middle=rising(self.middle), low=low, high=high)
+    def mapped(self, function: Callable[[float], float]) -> Interval:
+        """Return the interval of a non-decreasing function of the value."""
+        low, high = (None if end is None else function(end) for end in (self.low, self.high))
+        return Interval(middle=function(self.middle), low=low, high=high)
 
     def scaled(self, factor: float) -> Interval:
         """Return the interval of a multiple; the factor is more than 0."""
