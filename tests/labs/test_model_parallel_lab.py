@@ -21,8 +21,8 @@ from drumline.labs.model_parallel.tables import (
 )
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval, Order
-from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
+from drumline.report.page.folder import audit_numbers
 from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.table import CellRef, Findings
 from drumline.report.page.translator import Language, Sentence

@@ -15,8 +15,7 @@ import pytest
 
 from browser import browsing, find_browser
 from drumline.labs.runner import build_report, load_lab
-from drumline.report.page.audit import audit_numbers
-from drumline.report.page.folder import PAGE
+from drumline.report.page.folder import PAGE, audit_numbers
 from drumline.report.page.render import render_html
 from drumline.report.page.translator import Language
 from drumline.report.plots import render_inline

@@ -16,7 +16,6 @@ from drumline.core.errors import RunDirError, UsageError
 from drumline.labs.catalogue import excerpt
 from drumline.report.intervals import Interval
 from drumline.report.page import table as forms
-from drumline.report.page.audit import audit_files, audit_numbers, read_citations
 from drumline.report.page.blocks import (
     Column,
     Facts,
@@ -29,7 +28,15 @@ from drumline.report.page.blocks import (
     Section,
     TableBlock,
 )
-from drumline.report.page.folder import WORDS, read_manifest, read_own_words, write_report
+from drumline.report.page.folder import (
+    WORDS,
+    audit_files,
+    audit_numbers,
+    read_citations,
+    read_manifest,
+    read_own_words,
+    write_report,
+)
 from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.table import Finding, Findings, Table, milliseconds, percent, times
 from drumline.report.page.translator import Translator, check_texts, fill, load_texts
@@ -90,7 +97,7 @@ def small_report(lang, words=""):
         return figure
 
     columns = [
-        Column(key="kind", name=say.text("kind"), align="left"),
+        Column(key="kind", name=say.text("kind")),
         Column(key="step_ms", name="ms", form=milliseconds),
         Column(key="share", name=say.text("share"), form=percent),
         Column(key="missing", name="?", form=percent),

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from drumline.core.rundir import RunDir
-from drumline.report.page.audit import audit_numbers, read_citations
-from drumline.report.page.folder import write_report
+from drumline.report.page.folder import audit_numbers, read_citations, write_report
 from drumline.report.page.translator import Language
 from drumline.report.runs.page import build_runs_report
 from drumline.report.runs.record import find_differences, read_record

@@ -126,18 +126,14 @@ class _Variant:
     """which of m and v keep the correction"""
     square: bool = True
     """whether v is made of squares"""
-    power: bool = True
-    divide: bool = True
-    """whether corrections are 1 − βᵗ, and divide"""
+    share: Callable[[float, int], float] = lambda beta, t: 1 - beta**t
+    """what a running mean is divided by, of its β and t"""
     swap: bool = False
     """whether each is corrected by the other's β"""
 
     def correct(self, beta: float, t: int | None) -> float:
-        """Return what a running mean is divided by."""
-        if t is None:
-            return 1.0
-        share = 1 - (beta**t if self.power else beta * t)
-        return share if self.divide else 1 / share
+        """Return what a running mean is divided by, if it is corrected at all."""
+        return 1.0 if t is None else self.share(beta, t)
 
 
 _Misunderstanding = tuple[str, Message, _Variant]
@@ -168,8 +164,8 @@ _VARIANTS: Sequence[_Misunderstanding] = (
     _counting("1, 2, 3", "t = step + i", lambda step, i: step + i),
     _misread("√(v̂ + ε)", below=lambda v, _: (v + _EPS).sqrt()),
     _misread("√v̂ + ε/√(1 − β₂ᵗ)", below=lambda v, share: v.sqrt() + _EPS / share**0.5),
-    _misread("1 − β·t", power=False),
-    _misread("m·(1 − β₁ᵗ), v·(1 − β₂ᵗ)", divide=False),
+    _misread("1 − β·t", share=lambda beta, t: 1 - beta * t),
+    _misread("m·(1 − β₁ᵗ), v·(1 − β₂ᵗ)", share=lambda beta, t: 1 / (1 - beta**t)),
     _misread("m/(1 − β₂ᵗ), v/(1 − β₁ᵗ)", swap=True),
     _misread("v̂ + ε", below=lambda v, _: v + _EPS),
     _misread("v ← β₂·v + (1 − β₂)·g", square=False),

@@ -27,7 +27,7 @@ from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page import blocks
 from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, Table, seconds
-from drumline.report.page.translator import Filling, Language, Sentence, Text
+from drumline.report.page.translator import Filling, Language, Sentence, Text, fill
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,8 +84,7 @@ class Chapter:
             blocks.Column(
                 key=column,
                 name=text(f"{section}.{column}", text(f"columns.{column}", "")) or column,
-                form=written[column] or str,
-                align="right" if written[column] else "left",
+                form=written[column],
                 labels=self.text.names(column),
             )
             for column in columns or table.forms
@@ -136,7 +135,7 @@ class Chapter:
         if any(filling is None for filling in holes.values()):
             return None
         filled = {name: self._quote_number(key, name, holes) for name in holes}
-        return self.text(key, **{hole: self._fill(hole, filled) for hole in wanted})
+        return fill(self.text.text(key), {hole: self._fill(hole, filled) for hole in wanted})
 
     def _rows_of(self, key: str) -> set[str]:
         """Return what is to be given to fill a text: a row for all of its cells."""

@@ -51,9 +51,7 @@ class CheckResult:
         return sum(verdict.status is status for verdict in self.verdicts)
 
 
-def check_lab(
-    lab: LabEntry, folder: Path, *, timeout_s: float = TIMEOUT_S, watch: CheckWatch = lambda _: None
-) -> CheckResult:
+def check_lab(lab: LabEntry, folder: Path, *, timeout_s: float, watch: CheckWatch) -> CheckResult:
     """Run a lab's checks on a student's folder, in bounded time whatever the code in it does.
 
     That is `timeout_s` for one check, and five times as long for all together.

@@ -14,18 +14,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from drumline.bench.case_runner import Measurement, NamedCase, RunCase
+from drumline.bench.specs import Link, Nodes
 from drumline.core.errors import DataError, DivergenceError
 from drumline.core.nodes import MAX_NODES
 from drumline.core.rundir import RunDir
 from drumline.data.catalogue import MNIST, find_files
 from drumline.report.runs.record import RunRecord, read_record
 from drumline.spec.load import read_options, validate_spec
-from drumline.spec.parts import LinkSpec, SpecPart, check_node_count, check_slow_nodes, one_word
+from drumline.spec.parts import LinkSpec, SpecPart, check_slow_nodes
 from drumline.spec.run_spec import RunSpec
 
 R = TypeVar("R")
@@ -36,11 +37,9 @@ class LabSettings(SpecPart):
 
     full: bool = False
     """the long form: more steps, more seeds, more cases"""
-    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
-        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
-    )
+    nodes: Nodes = Field(default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES})
     """simulated nodes for the experiments of several ranks (default: this host)"""
-    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
+    link: Link = LinkSpec()
     """the link of each simulated node, e.g. 1gbit"""
     seed: int = Field(default=1234, ge=0, lt=2**31)
     """the first of the seeds"""

@@ -67,12 +67,7 @@ def mean_of(values: Iterable[float | None], *, most: float = math.inf) -> Interv
     It is never negative, nor is its interval.
     """
     known = [value for value in values if value is not None]
-    if not known:
-        return None
-    found = mean_interval(known)
-    low = None if found.low is None else max(0.0, found.low)
-    high = None if found.high is None else min(most, found.high)
-    return Interval(middle=found.middle, low=low, high=high)
+    return mean_interval(known).mapped(lambda end: min(max(0.0, end), most)) if known else None
 
 
 def geometric_mean_of(values: Iterable[float | None]) -> Interval | None:

@@ -200,10 +200,10 @@ def build_report(
     command = f"drumline lab run {lab.number}{_options(results.settings)}"
     contents: dict[str, Sequence[blocks.Block]] = {
         "principle": [blocks.Markdown(text=read_principle(entry, lang))],
-        "code": [blocks.Paragraph(said=[text("code")]), *read_code(entry)],
+        "code": [blocks.Paragraph(said=[text.text("code")]), *read_code(entry)],
         "parameters": parameters.results,
         "results": [*_gaps(results, text), *found.results],
-        "analysis": [*found.analysis, blocks.Paragraph(said=[text("own_words")]), written],
+        "analysis": [*found.analysis, blocks.Paragraph(said=[text.text("own_words")]), written],
         "again": [blocks.Markdown(text=f"```\n{command}\n```\n\n{text.text('again')}")],
     }
     sections = [
@@ -229,7 +229,8 @@ def _options(settings: LabSettings) -> str:
 
 def _gaps(results: Results, text: LabText) -> list[blocks.Notice]:
     """Tell what failed, and where figures cannot be in the page's language."""
-    said = [text("failed", name=name, why=why) for name, why in results.failed.items()]
+    failed = text.text("failed")
+    said = [failed.format(name=name, why=why) for name, why in results.failed.items()]
     if text.lang == Language.ZH and chinese_font() is None:
-        said.append(text("no_font"))
+        said.append(text.text("no_font"))
     return [blocks.Notice(said=one) for one in said]

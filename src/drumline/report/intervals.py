@@ -44,10 +44,14 @@ class Interval:
     """None: there was one repeat only, which does not tell"""
     high: float | None = None
 
+    def mapped(self, function: Callable[[float], float]) -> Interval:
+        """Return the interval of a non-decreasing function of the value."""
+        low, high = (None if end is None else function(end) for end in (self.low, self.high))
+        return Interval(middle=function(self.middle), low=low, high=high)
+
     def scaled(self, factor: float) -> Interval:
         """Return the interval of a multiple; the factor is more than 0."""
-        low, high = (None if end is None else end * factor for end in (self.low, self.high))
-        return Interval(middle=self.middle * factor, low=low, high=high)
+        return self.mapped(lambda value: value * factor)
 
 
 def middle_of(value: float | Interval) -> float:
@@ -93,9 +97,7 @@ def ratio_interval(repeats: Sequence[float]) -> Interval:
 
     For what is compared by factors: ratios of times, losses on a logarithmic axis.
     """
-    logs = mean_interval([math.log(value) for value in repeats])
-    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
-    return Interval(middle=math.exp(logs.middle), low=low, high=high)
+    return mean_interval([math.log(value) for value in repeats]).mapped(math.exp)
 
 
 def quartile_interval(values: Sequence[float]) -> Interval:

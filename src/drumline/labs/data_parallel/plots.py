@@ -117,8 +117,7 @@ def draw_averaging(
 ) -> Figure:
     """Draw lab 3's figure of ranks' own losses, and of accuracies by what is averaged."""
     figure = plot.figure(height=3.8)
-    grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.1))
-    losses, bars = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
+    losses, bars = figure.subplots(1, 2, width_ratios=(1, 1.1))
     for style, (kind, rows) in enumerate(local.groups("kind").items()):
         ranks = sorted({row.rank for row in rows})
         alike = style == 0 or len(ranks) > _COLORS

@@ -190,23 +190,18 @@ def _baseline(alone: Sequence[_Ended]) -> BaselineRow:
 def _form(one: _Ended, baseline: BaselineRow | None) -> FormRow:
     row, sent, idle = one.row, _sent(one.row), _idle(one.row)
     step_s = Interval(middle=row.median_s, low=row.low_s, high=row.high_s)
+    over = None if baseline is None else divide(baseline.step_ms, step_s)
     shares = [share for step in one.steps if (share := share_together(step)) is not None]
     return FormRow(
         **{name: getattr(row, name) for name in _OF_BENCH},
         step_ms=step_s.scaled(1e3),
-        speedup=None if baseline is None else _speedup(baseline.step_ms, step_s),
+        speedup=None if over is None else over.mapped(lambda ms_per_s: ms_per_s / 1e3),
         peak_bytes=max(row.peak_bytes) if row.peak_bytes else None,
         sent_bytes=None if sent is None else sum(sent),
         together=quartile_interval(shares) if shares and row.ranks > 1 else None,
         idle_ms=max(idle) * 1e3 if idle else None,
         weights=one.weights,
     )
-
-
-def _speedup(alone_ms: Interval, step_s: Interval) -> Interval:
-    ratio = divide(alone_ms, step_s)
-    low, high = (None if end is None else end / 1e3 for end in (ratio.low, ratio.high))
-    return Interval(middle=ratio.middle / 1e3, low=low, high=high)
 
 
 def _sent(row: CaseRow) -> list[int] | None:

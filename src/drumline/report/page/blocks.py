@@ -45,43 +45,40 @@ class Column:
 
     key: str
     name: str
-    form: NumberFormat = str
-    """of numbers; texts stand as they are"""
-    align: Literal["left", "right"] = "right"
+    form: NumberFormat | None = None
+    """of numbers; None: they are texts, which stand as they are"""
     labels: Mapping[str, str] = field(default_factory=dict)
     """what a reader reads for the values of the table"""
+
+    @property
+    def align(self) -> Literal["left", "right"]:
+        """Where its cells stand: numbers by their last digits."""
+        return "left" if self.form is None else "right"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableBlock:
-    """A table, or some of its columns and rows, to be read."""
+    """A table, or some of its columns, to be read."""
 
     table: data.Table[Any]
     columns: Sequence[Column]
     title: Text
-    rows: Sequence[int] | None = None
-    """which (default: all)"""
     folded: bool = False
     """long, and looked up rather than read: its title alone is seen until it is opened"""
 
     @classmethod
     def of(cls, table: data.Table[Any], names: Mapping[str, str], *, title: Text) -> TableBlock:
-        """Show the columns that have names, as their annotations say; text at the left."""
-        columns = [
-            Column(key=key, name=name, align="left")
-            if (form := table.forms[key]) is None
-            else Column(key=key, name=name, form=form)
-            for key, name in names.items()
-        ]
+        """Show the columns that have names, as their annotations say."""
+        columns = [Column(key=key, name=names[key], form=table.forms[key]) for key in names]
         return cls(table=table, columns=columns, title=title)
 
     def cells(self) -> Iterator[list[CellRef]]:
         """Give each row's cells."""
-        for row in range(len(self.table.rows)) if self.rows is None else self.rows:
+        for row in range(len(self.table.rows)):
             yield [self._cell(row, column) for column in self.columns]
 
     def _cell(self, row: int, column: Column) -> CellRef:
-        ref = self.table.cell_at(row, column.key, column.form)
+        ref = self.table.cell_at(row, column.key, column.form or str)
         return replace(ref, text=column.labels.get(ref.text, ref.text))
 
 

@@ -195,8 +195,8 @@ def _differences(tables: RunTables, say: Translator) -> list[blocks.Block]:
         return []
     if not tables.differences.rows:
         return [blocks.Paragraph(said=[say("runs.same_specs")])]
-    first = blocks.Column(key=COLUMN, name=say.text("runs.tables.differences.key"), align="left")
-    columns = [first, *(blocks.Column(key=run, name=run, align="left") for run in tables.compared)]
+    first = blocks.Column(key=COLUMN, name=say.text("runs.tables.differences.key"))
+    columns = [first, *(blocks.Column(key=run, name=run) for run in tables.compared)]
     title = say.text("runs.tables.differences.title")
     return [blocks.TableBlock(table=tables.differences, columns=columns, title=title)]
 
