@@ -25,7 +25,7 @@ def test_the_first_cause_is_found_over_all_nodes(tmp_path):
     with EventWriter(runs[1].node_events(1)) as events:
         events.write("agent", node=1, pid=1, time=1.0)
         events.write("worker_exit", rank=1, exit_code=-9, time=3700.0)
-    told = read_reports(runs[1], node=1, workers=1, fallback_events=None)
+    told = read_reports(runs[1], node=1, workers=1, fallback_events=tmp_path)
     assert set(told) == {"rank-1", "node-1"}
     write_reports(runs[0], json.loads(json.dumps(told)) | {"../x": []}, ahead_s=3600.0)
     with pytest.raises(WorkerError) as failure:
