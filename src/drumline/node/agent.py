@@ -215,22 +215,27 @@ class JobAgent:
             self._agent.close()
         self.scratch.remove()
 
+    def read_reports(self) -> ExitReports:
+        """Read the exit reports of its ranks; none where it was given no task."""
+        return {} if self._task is None else read_reports(self._task, self.scratch.path)
+
     def _has_ranks(self) -> bool:
         if self._task is None:
             return False
-        run, first = RunDir(Path(self._task.run)), self._task.node * self._task.workers
+        run, first = self._task.run_dir, self._task.node * self._task.workers
         return any(run.rank_log(first + local).exists() for local in range(self._task.workers))
 
 
-def read_reports(run: RunDir, *, node: int, workers: int, fallback_events: Path) -> ExitReports:
+def read_reports(task: AgentTask, fallback_events: Path) -> ExitReports:
     """Read the exit reports of a job's ranks on this node.
 
     `fallback_events`: where ranks left errors that they could not write to the run directory.
     """
-    names = [f"rank-{rank}" for rank in range(node * workers, (node + 1) * workers)]
+    first = task.node * task.workers
+    names = [f"rank-{rank}" for rank in range(first, first + task.workers)]
     reports: ExitReports = {}
-    for name in (*names, f"node-{node}"):
-        files = (folder / f"{name}.jsonl" for folder in (run.events, fallback_events))
+    for name in (*names, f"node-{task.node}"):
+        files = (folder / f"{name}.jsonl" for folder in (task.run_dir.events, fallback_events))
         events = [event for file in files for event in read_events(file)]
         reports[name] = [event for event in events if event["event"] in _REPORTED]
     return reports

@@ -146,18 +146,16 @@ def _wait_for_job(root: Path, preload: tuple[str, ...]) -> None:
         return
     mine = stamp(root)
     agent = JobAgent()
-    try:
+    with contextlib.ExitStack() as unused:
+        unused.callback(agent.close)
         agent.warm_up(preload, {})
         with _listen(jobs) as listener:
             job = _expect(listener, root, mine, agent)
             (jobs / _SOCKET).unlink(missing_ok=True)
-    except BaseException:
-        agent.close()
-        raise
-    lock.release()
-    if job is None:
-        agent.close()
-        return
+        lock.release()
+        if job is None:
+            return
+        unused.pop_all()
     print_to(job.folder.log)
     job.run(agent)  # (4)
 
