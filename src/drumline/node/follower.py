@@ -33,7 +33,6 @@ class Follower(Runner):
     def run(self) -> None:
         """Run this node's part to its end."""
         self.handle_signals()
-        over: Over | None = None
         try:
             if self._first:
                 self.warm_up()
