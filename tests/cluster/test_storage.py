@@ -13,13 +13,7 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from drumline.cluster.files.storage import (
-    fetch_run,
-    keep_copies,
-    latest_run,
-    stored_runs,
-    upload_run,
-)
+from drumline.cluster.files.storage import LAPTOP, fetch_run, keep_copies, latest_run
 from drumline.core.errors import ClusterError, HostError
 from drumline.node import keeper
 from drumline.node.job import Job, JobFolder
@@ -67,6 +61,10 @@ def write(folder, name, text):
     path.write_text(text)
 
 
+def upload_run(folder, url, run, *, ended=True):
+    return Store(url).copy(folder, run, LAPTOP, ended=ended)
+
+
 def tree(folder):
     return {
         str(path.relative_to(folder)): path.read_text()
@@ -97,9 +95,11 @@ def test_a_run_comes_back_as_it_was(where, request, run, tmp_path):
         MANIFEST,
     }
     upload_run(run, url, "mnist-2", ended=False)
-    newest = latest_run(url)
-    assert (newest.run, newest.ended, newest.files, newest.bytes) == ("mnist-2", False, 3, 1010)
-    assert [found.run for found in stored_runs(url)] == ["mnist-2", "mnist-1"]
+    assert latest_run(url) == "mnist-2"
+    newest, *others = Store(url).manifests()
+    assert (newest.run, newest.ended, len(newest.files)) == ("mnist-2", False, 3)
+    assert sum(file.bytes for file in newest.files.values()) == 1010
+    assert [copy.run for copy in others] == ["mnist-1"]
     with pytest.raises(ClusterError, match="no run 'mnist-3'; the newest are mnist-2, mnist-1"):
         fetch_run(url, "mnist-3", tmp_path / "none")
     with pytest.raises(ClusterError, match="exists already"):
@@ -143,8 +143,8 @@ def test_the_latest_is_one_that_has_checkpoints(url, run, tmp_path):
     upload_run(tmp_path / "script", url, "script")
     (tmp_path / "begun").mkdir()
     upload_run(tmp_path / "begun", url, "begun", ended=False)
-    assert {found.run for found in stored_runs(url)} == {"trained", "script", "begun"}
-    assert latest_run(url).run == "trained"
+    assert {copy.run for copy in Store(url).manifests()} == {"trained", "script", "begun"}
+    assert latest_run(url) == "trained"
 
 
 def test_a_manifest_does_not_say_whose_it_is(url, run):
@@ -153,7 +153,7 @@ def test_a_manifest_does_not_say_whose_it_is(url, run):
     fs, root = fsspec.url_to_fs(url, skip_instance_cache=True)
     document = json.loads(fs.cat_file(f"{root}/r/laptop/{MANIFEST}"))
     fs.pipe_file(f"{root}/r/laptop/{MANIFEST}", json.dumps({**document, "run": "../x"}).encode())
-    assert latest_run(url).run == "r"
+    assert latest_run(url) == "r"
     for name in ("..", "a/b", ""):
         with pytest.raises(ValueError, match="is no folder's name"):
             Manifest.from_json(json.dumps(document), run=name, writer="laptop")
@@ -219,12 +219,14 @@ def test_nodes_copy_while_a_job_runs_and_when_it_ends(s3, tmp_path):
         write(job, "state.json", '{"phase": "running"}')
         os.utime(job / "run/spec.yaml", (node, node))
     asyncio.run(keep_copies(remotes, url, "j1", every_s=0.2))
-    wait_until(lambda: [found.files for found in stored_runs(url)] == [3])
-    assert not stored_runs(url)[0].ended
+    stored = Store(url)
+    names = {"events/rank-0.jsonl", "events/rank-1.jsonl", "spec.yaml"}
+    wait_until(lambda: {name for copy in stored.manifests() for name in copy.files} == names)
+    assert {(copy.run, copy.ended) for copy in stored.manifests()} == {("j1", False)}
     for node, job in enumerate(jobs):
         write(job, f"run/events/rank-{node}.jsonl", "one\ntwo\n")
         write(job, "state.json", '{"phase": "done", "code": 0}')
-    wait_until(lambda: stored_runs(url)[0].ended)
+    wait_until(lambda: all(copy.ended for copy in stored.manifests()))
     back = fetch_run(url, "j1", tmp_path / "back")
     assert tree(back) == {
         "events/rank-0.jsonl": "one\ntwo\n",

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from drumline.cluster.files.storage import LAPTOP, store_run, stored_by_nodes, stored_runs
+from drumline.cluster.files.storage import LAPTOP, store_run, stored_by_nodes
 from drumline.core.errors import ClusterError
 from drumline.node.storage import Store
 
@@ -45,7 +45,7 @@ def test_a_folder_of_the_nodes_own_disks_is_no_storage(job, tmp_path):
     url, said = f"file://{tmp_path}/store", []
     store_run(url, "j1", job, lambda *words: said.append(words), stored=True, ended=True)
     assert said == [("j1", f"to {url}")]
-    assert [(run.run, run.ended) for run in stored_runs(url)] == [("j1", True)]
+    assert [(copy.run, copy.ended) for copy in Store(url).manifests()] == [("j1", True)]
 
 
 def test_a_disk_that_all_share_gets_one_copy_of_each_file(job, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from drumline.core.errors import SpecError, WorkerError
 from drumline.core.rundir import EventWriter, RunDir
+from drumline.core.task import AgentTask
 from drumline.launch.outcome import RunOutcome
 from drumline.node.agent import exit_code_of, read_reports, settle_terms, write_reports
 from drumline.node.job import Job
@@ -25,7 +26,8 @@ def test_the_first_cause_is_found_over_all_nodes(tmp_path):
     with EventWriter(runs[1].node_events(1)) as events:
         events.write("agent", node=1, pid=1, time=1.0)
         events.write("worker_exit", rank=1, exit_code=-9, time=3700.0)
-    told = read_reports(runs[1], node=1, workers=1, fallback_events=None)
+    task = AgentTask(run=str(runs[1].path), node=1, nodes=2, workers=1, timeout_s=1.0)
+    told = read_reports(task, tmp_path)
     assert set(told) == {"rank-1", "node-1"}
     write_reports(runs[0], json.loads(json.dumps(told)) | {"../x": []}, ahead_s=3600.0)
     with pytest.raises(WorkerError) as failure:

@@ -1,6 +1,6 @@
 """What runs on a cluster's nodes: receives files, runs jobs one after the other, reports on them.
 
-    submit ─▶ handoff ─▶ lead, runner (peer) ─▶ agent: drumline.agent and its ranks
+    submit ─▶ handoff ─▶ leader, follower (peer) ─▶ agent: drumline.agent, its ranks
     control              reports on jobs, and cancels them
     receive, send        files from and to the laptop; keeper, storage: copies to the storage
     services, requests   Jupyter and TensorBoard, and what notebooks ask of the laptop

@@ -4,9 +4,8 @@ A `JobAgent` is warmed up (it loads torch, and so does its worker server) while 
 each other, and gets its task when they have. Nothing here blocks: the runner must keep its
 heartbeat.
 
-It runs with the edition of this package that the runner started with, R/lib-<hash>. `drumline
-submit` and `drumline up` may install another one and redirect R/lib. A job keeps its own: its
-agents have the same edition, and nobody removes that while the job runs.
+It runs with the edition of this package that the runner started with, R/lib-<hash>, whatever R/lib
+leads to by then. A job holds its edition, so that nobody removes that while the job runs.
 
 Ranks write their errors into the run directory of their own node. The leader gets them as exit
 reports and writes them into its own, so that `drumline.launch.outcome` finds the first failing rank
@@ -216,25 +215,28 @@ class JobAgent:
             self._agent.close()
         self.scratch.remove()
 
+    def read_reports(self) -> ExitReports:
+        """Read the exit reports of its ranks; none where it was given no task."""
+        return {} if self._task is None else read_reports(self._task, self.scratch.path)
+
     def _has_ranks(self) -> bool:
         if self._task is None:
             return False
-        run, first = RunDir(Path(self._task.run)), self._task.node * self._task.workers
+        run, first = self._task.run_dir, self._task.node * self._task.workers
         return any(run.rank_log(first + local).exists() for local in range(self._task.workers))
 
 
-def read_reports(
-    run: RunDir, *, node: int, workers: int, fallback_events: Path | None
-) -> ExitReports:
+def read_reports(task: AgentTask, fallback_events: Path) -> ExitReports:
     """Read the exit reports of a job's ranks on this node.
 
     `fallback_events`: where ranks left errors that they could not write to the run directory.
     """
-    names = [f"rank-{rank}" for rank in range(node * workers, (node + 1) * workers)]
-    folders = [run.events, *filter(None, [fallback_events])]
+    first = task.node * task.workers
+    names = [f"rank-{rank}" for rank in range(first, first + task.workers)]
     reports: ExitReports = {}
-    for name in (*names, f"node-{node}"):
-        events = [e for folder in folders for e in read_events(folder / f"{name}.jsonl")]
+    for name in (*names, f"node-{task.node}"):
+        files = (folder / f"{name}.jsonl" for folder in (task.run_dir.events, fallback_events))
+        events = [event for file in files for event in read_events(file)]
         reports[name] = [event for event in events if event["event"] in _REPORTED]
     return reports
 

@@ -10,8 +10,7 @@ job has:
     {"state": {…}}                                       whenever it changes, and at first
     {"rank": 3, "text": "…", "at": …, "offset": …}       a line, when it was printed, where it ends
     {"live": true}                                       what there was already has been told
-    {"beat": …}                                          nothing new; who listens is there, if not
-                                                         we end
+    {"beat": …}                                          nothing new; ends us if nobody listens
     {"end": {…}}                                         the last state
 
 `--from '{"3": 120}'` continues at those offsets, `--rank N` leaves the others out, `--once` tells
@@ -77,22 +76,20 @@ class _Times:
         return times[index] if index < len(times) else time.time()
 
 
+@dataclass
 class Tail:
     """What a job's ranks print on this node."""
 
-    def __init__(
-        self,
-        folder: JobFolder,
-        *,
-        offsets: Mapping[int, int] | None = None,
-        rank: int | None = None,
-    ) -> None:
-        self._folder = folder
-        self._node = folder.read_job().node
-        self._offsets = dict(offsets or {})
-        self._rank = rank
+    folder: JobFolder
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    """where to begin, by rank"""
+    rank: int | None = None
+    """the only one to follow, unless None"""
+
+    def __post_init__(self) -> None:
+        self._node = self.folder.read_job().node
         self._logs: dict[int, GrowingFile] = {}
-        self._times = _Times(GrowingFile(folder.run.logs / TIMES))
+        self._times = _Times(GrowingFile(self.folder.run.logs / TIMES))
 
     def follow(self, *, once: bool = False) -> Iterator[Message]:
         """Give what there is, and what comes, until the job ends."""
@@ -100,7 +97,7 @@ class Tail:
         live = False
         spoke = time.monotonic()
         while True:
-            state = self._folder.read_state()  # before the logs: what was printed by then is there
+            state = self.folder.read_state()  # before the logs: what was printed by then is there
             if state != told:
                 told, spoke = state, time.monotonic()
                 yield {"state": state.to_json()}
@@ -119,15 +116,15 @@ class Tail:
             time.sleep(_POLL_S)
 
     def _new_lines(self, *, to_the_end: bool) -> list[Message]:
-        folder = self._folder.run.logs
+        folder = self.folder.run.logs
         for path in folder.glob("rank-*.log"):
             rank = int(path.stem.removeprefix("rank-"))
-            if rank not in self._logs and self._rank in (None, rank):
-                self._logs[rank] = GrowingFile(path, self._offsets.get(rank, 0))
+            if rank not in self._logs and self.rank in (None, rank):
+                self._logs[rank] = GrowingFile(path, self.offsets.get(rank, 0))
         logs = self._logs
-        if to_the_end and not logs and self._rank is None:  # the agent may lack torch
+        if to_the_end and not logs and self.rank is None:  # the agent may lack torch
             log = folder / f"node-{self._node}.log"
-            logs = {-1: GrowingFile(log, self._offsets.get(-1, 0))}
+            logs = {-1: GrowingFile(log, self.offsets.get(-1, 0))}
         lines = [line for rank in logs for line in self._read(rank, logs[rank], to_the_end)]
         return sorted(lines, key=lambda line: float(line["at"]))
 

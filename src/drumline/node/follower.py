@@ -7,7 +7,7 @@ import time
 
 from drumline.core.errors import ClusterError
 from drumline.core.json_lines import Message
-from drumline.node.agent import ExitReports, JobAgent, Terms, build_task, read_reports
+from drumline.node.agent import JobAgent, Terms, build_task
 from drumline.node.job import JobFolder
 from drumline.node.peer import PeerConnection, connect_to_leader
 from drumline.node.runner import TICK_S, Over, Runner, explain_failure
@@ -25,7 +25,6 @@ class Follower(Runner):
         self._first = first
         """whether no other job comes before, so that the agent may start at once"""
         self._peer: PeerConnection | None = None
-        self._started = False
         self._due: Message | None = None
         """the message to start, until this node is free of the job before"""
         self._reported = False
@@ -34,7 +33,6 @@ class Follower(Runner):
     def run(self) -> None:
         """Run this node's part to its end."""
         self.handle_signals()
-        over: Over | None = None
         try:
             if self._first:
                 self.warm_up()
@@ -106,7 +104,7 @@ class Follower(Runner):
         """Leave the note that this node's agent looks for, and start it."""
         self._due = None
         terms = Terms.from_json(message)
-        self.workers, self._started = terms.workers, True
+        self.workers = terms.workers
         self.make_run(terms.spec)
         self.run_dir.rendezvous.mkdir()
         (self.run_dir.rendezvous / "agents").write_text(str(message["port"]))
@@ -119,16 +117,8 @@ class Follower(Runner):
         if self._reported or not over:
             return
         self._reported = True
-        reports: ExitReports = {}
-        if self._started:
-            reports = read_reports(
-                self.run_dir,
-                node=self.job.node,
-                workers=self.workers,
-                fallback_events=self.agent.scratch.path,
-            )
         code = self.agent.exit_code
-        peer.send("ended", code=1 if code is None else code, told=reports)
+        peer.send("ended", code=1 if code is None else code, told=self.agent.read_reports())
 
     def _conclude(self, over: Over) -> None:
         self.agent.stop(_LOST_GRACE_S)

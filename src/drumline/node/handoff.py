@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,7 +116,7 @@ def hand_over(job: JobHandoff) -> bool:
     """Hand a job to this node's waiting warm agent, if there is one that fits."""
     request, descriptors = job.pack()
     line = json.dumps({**request, "stamp": stamp(job.folder.root)}).encode()
-    return _ask(job.folder.root, line, descriptors, then=_GO) == b"yes"  # (1)
+    return _ask(job.folder.root, line, descriptors) == b"yes"  # (1)
 
 
 def _end_warm_agent(root: Path) -> None:
@@ -146,18 +146,16 @@ def _wait_for_job(root: Path, preload: tuple[str, ...]) -> None:
         return
     mine = stamp(root)
     agent = JobAgent()
-    try:
+    with contextlib.ExitStack() as unused:
+        unused.callback(agent.close)
         agent.warm_up(preload, {})
         with _listen(jobs) as listener:
             job = _expect(listener, root, mine, agent)
             (jobs / _SOCKET).unlink(missing_ok=True)
-    except BaseException:
-        agent.close()
-        raise
-    lock.release()
-    if job is None:
-        agent.close()
-        return
+        lock.release()
+        if job is None:
+            return
+        unused.pop_all()
     print_to(job.folder.log)
     job.run(agent)  # (4)
 
@@ -208,18 +206,16 @@ def _listen(jobs: Path) -> Iterator[socket.socket]:
         yield listener
 
 
-def _ask(
-    root: Path, request: bytes, descriptors: list[int] | None = None, *, then: bytes = b""
-) -> bytes | None:
+def _ask(root: Path, request: bytes, descriptors: Sequence[int] = ()) -> bytes | None:
     """Send a warm agent a request, and answer its yes; None where there is none, or it is slow."""
     try:
         with _short(root / "jobs") as folder, socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_S)
             connection.connect(f"{folder}/{_SOCKET}")
-            socket.send_fds(connection, [request], descriptors or [])
+            socket.send_fds(connection, [request], descriptors)
             answer = connection.recv(16)
             if answer == b"yes":
-                connection.sendall(then)  # (3)
+                connection.sendall(_GO)  # (3)
             return answer
     except OSError:
         return None

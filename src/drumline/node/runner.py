@@ -19,6 +19,7 @@ from pathlib import Path
 from drumline.core.errors import DrumlineError
 from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock
+from drumline.core.processes import exit_at_once
 from drumline.launch.preflight import list_gpus
 from drumline.launch.runs import build_manifest
 from drumline.node.agent import JobAgent, preloads_for, variables_for
@@ -168,9 +169,7 @@ def detach(folder: JobFolder, run: Callable[[], None]) -> None:
     except BaseException as error:
         traceback.print_exception(error)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        exit_at_once(code)
 
 
 def print_to(log: Path) -> None:

@@ -21,7 +21,7 @@ import json
 import os
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -80,10 +80,8 @@ class FileFetcher:
         while "listed" not in (answer := await self._answer()):
             found = ListedFile(**answer)
             if not stays_inside(found.file):
-                raise HostError(
-                    f"{self.name} names a file {found.file!r} outside its job; it is not to be "
-                    f"trusted",
-                    node=self.name,
+                raise self._error(
+                    f" names a file {found.file!r} outside its job; it is not to be trusted"
                 )
             self.listed[found.file] = found
         self.phase = answer["phase"]
@@ -92,20 +90,24 @@ class FileFetcher:
                 f"the cluster has no job {job_id!r}; drumline status lists the jobs", job=job_id
             )
 
-    async def fetch(self, names: Iterable[str], folder: str, unless: Mapping[str, str]) -> None:
+    async def fetch(self, owners: Mapping[str, str], *, own: bool) -> None:
         """Fetch the files that are not here yet; requests are pipelined.
 
-        `folder`: where they go, below `into`: "" or a path with a slash at its end.
-        `unless`: a checksum by name: a file that has it is here already.
+        `owners`: the node that each name is taken from.
+        `own`: whether to fetch what is this node's; else what differs from its owner's.
         """
+        folder = "" if own else f"nodes/{self.name}/"
         asked: deque[str] = deque()
-        for name in names:
-            listed, known = self.listed[name], self._known(folder + name)
+        for name, listed in self.listed.items():
+            if (owners[name] == self.name) != own:
+                continue
+            known = self._known(folder + name)
             if known and (known.mtime, known.bytes) == (listed.mtime, listed.bytes):
                 continue
             begun = {"offset": known.bytes, "sha256": known.sha256} if known else {}
-            request = {"get": name, "unless": unless.get(name, ""), **begun}
-            await self._within(self.session.send(**request))
+            other = None if own else self.pulled.get(name)
+            unless = other.sha256 if other else ""
+            await self._within(self.session.send(get=name, unless=unless, **begun))
             asked.append(name)
             if len(asked) > _AHEAD:
                 await self._take(asked.popleft(), folder)
@@ -158,10 +160,7 @@ class FileFetcher:
         if "sent" not in sent or sent["sha256"] != digest.hexdigest():
             target.unlink()
             why = sent.get("why", "its checksum is another")
-            raise HostError(
-                f"{self.name}: {path.name} did not arrive as it was sent ({why}); pull again",
-                node=self.name,
-            )
+            raise self._error(f": {path.name} did not arrive as it was sent ({why}); pull again")
         return digest.hexdigest(), size
 
     async def _answer(self) -> Message:
@@ -175,17 +174,13 @@ class FileFetcher:
         try:
             return await asyncio.wait_for(work, _ANSWER_S)
         except TimeoutError:
-            raise HostError(
-                f"{self.name} has not answered for {_ANSWER_S:.0f} s; pull again",
-                node=self.name,
-            ) from None
+            raise self._error(f" has not answered for {_ANSWER_S:.0f} s; pull again") from None
         except (OSError, EOFError):
             raise await self._lost() from None
         except (ValueError, zlib.error) as error:
-            raise HostError(
-                f"{self.name} sends what cannot be read ({error}); bring this version of drumline "
-                f"there with drumline up, then pull again",
-                node=self.name,
+            raise self._error(
+                f" sends what cannot be read ({error}); bring this version of drumline there with "
+                f"drumline up, then pull again"
             ) from None
 
     async def _lost(self) -> HostError:
@@ -194,11 +189,12 @@ class FileFetcher:
         with contextlib.suppress(TimeoutError, HostError):
             said = (await asyncio.wait_for(self.session.process.wait(), _STOP_S)).last_complaint
         why = said or "the connection ended"
-        return HostError(
-            f"{self.name}: {why}, in the middle of a pull; pull again, it goes on where this one "
-            f"ended",
-            node=self.name,
+        return self._error(
+            f": {why}, in the middle of a pull; pull again, it goes on where this one ended"
         )
+
+    def _error(self, text: str) -> HostError:
+        return HostError(f"{self.name}{text}", node=self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,15 +246,13 @@ class Puller:
 
         `only`: says of a file's name below the job's folder whether to bring it; None: all.
         """
-        silent = await self._all(self.remotes, self._list)
+        silent = await self._all(self._list)
         if only is not None:
             for fetcher in self.fetchers.values():
                 fetcher.listed = {name: each for name, each in fetcher.listed.items() if only(name)}
-        answering = [r for r in self.remotes if r.machine.name in self.fetchers]
-        owners = self._owners([remote.machine.name for remote in answering])
-        silent += await self._all(answering, lambda r: self._take(r, owners, own=True))
-        others = [r for r in answering if r.machine.name != _LEADER]
-        silent += await self._all(others, lambda r: self._take(r, owners, own=False))
+        owners = self._owners()
+        silent += await self._all(lambda remote: self._take(remote, owners, own=True))
+        silent += await self._all(lambda remote: self._take(remote, owners, own=False))
         noted = {place: asdict(file) for place, file in self.pulled.items()}
         write_atomic(self.into / NOTE, json.dumps(noted))
         if silent and not self.fetchers:
@@ -283,11 +277,12 @@ class Puller:
                 raise HostError(f"nobody tells when job {self.job_id} ends: {why}", node=_LEADER)
             await asyncio.sleep(every_s)
 
-    def _owners(self, nodes: Sequence[str]) -> dict[str, str]:
+    def _owners(self) -> dict[str, str]:
         """Say whose copy of each file to take: the first node's, but the longest of what ranks log.
 
         Of other nodes' ranks, the leader has only what it needs to tell how the job ended.
         """
+        nodes = [r.machine.name for r in self.remotes if r.machine.name in self.fetchers]
         owners = {  # results of nodes that are not there any more
             name: file.node
             for name, file in self.pulled.items()
@@ -310,22 +305,15 @@ class Puller:
         await self.fetchers[name].list_files(self.job_id)
 
     async def _take(self, remote: Remote, owners: dict[str, str], *, own: bool) -> None:
-        if (fetcher := self.fetchers.get(remote.machine.name)) is None:
-            return
-        names = [name for name in fetcher.listed if (owners[name] == fetcher.name) == own]
-        if own:
-            await fetcher.fetch(names, "", {})
-        else:
-            here = {name: known.sha256 for name in names if (known := self.pulled.get(name))}
-            await fetcher.fetch(names, f"nodes/{fetcher.name}/", here)
+        fetcher = self.fetchers.get(remote.machine.name)
+        if fetcher is not None and (own or fetcher.name != _LEADER):
+            await fetcher.fetch(owners, own=own)
 
-    async def _all(
-        self, remotes: Sequence[Remote], do: Callable[[Remote], Awaitable[None]]
-    ) -> list[str]:
+    async def _all(self, do: Callable[[Remote], Awaitable[None]]) -> list[str]:
         """Do something with all nodes at once; drops those that fail, and returns why."""
-        results = await settled(do(r) for r in remotes)
+        results = await settled(map(do, self.remotes))
         silent = []
-        for remote, result in zip(remotes, results, strict=True):
+        for remote, result in zip(self.remotes, results, strict=True):
             if isinstance(result, HostError):
                 silent.append(str(result))
                 if fetcher := self.fetchers.pop(remote.machine.name, None):

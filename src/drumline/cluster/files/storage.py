@@ -16,7 +16,6 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -27,26 +26,11 @@ from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import listed
 from drumline.core.json_lines import encode
 from drumline.node.keeper import CopyRequest
-from drumline.node.storage import Copied, Manifest, Store, shown_url
+from drumline.node.storage import Manifest, Store, shown_url
 
 LAPTOP = "laptop"
 EVERY_S = 30.0
 _ANSWER_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredRun:
-    """A run that the storage has."""
-
-    run: str
-    changed: float
-    """when the newest of its files was, in seconds of the epoch"""
-    ended: bool
-    """whether it had ended when it was copied last"""
-    files: int
-    bytes: int
-    resumable: bool
-    """whether it has a checkpoint"""
 
 
 async def keep_copies(
@@ -83,11 +67,6 @@ async def keep_copies(
         raise HostError("; ".join(told))
 
 
-def upload_run(folder: Path, url: str, run: str, *, ended: bool = True) -> Copied:
-    """Copy the files of a run from the laptop to the cluster's storage; only changes are sent."""
-    return Store(url).copy(folder, run, LAPTOP, ended=ended)
-
-
 def store_run(
     url: str, job_id: str, folder: Path, report: Reporter, *, stored: bool, ended: bool
 ) -> None:
@@ -96,7 +75,7 @@ def store_run(
         if stored and _seen_here(Store(url), job_id):
             return
         report(job_id, f"to {shown_url(url)}")
-        upload_run(folder / "run", url, job_id, ended=ended)
+        Store(url).copy(folder / "run", job_id, LAPTOP, ended=ended)
     except ClusterError as error:
         if not stored:
             raise
@@ -123,28 +102,16 @@ def stored_by_nodes(folder: Path, *, nodes: int) -> bool:
     return len(told) >= nodes and all(note["ended"] and not note["error"] for note in told)
 
 
-def stored_runs(url: str) -> list[StoredRun]:
-    """List the runs whose files are in the cluster's storage, the newest first."""
-    runs: dict[str, list[Manifest]] = {}
-    for manifest in Store(url).manifests():
-        runs.setdefault(manifest.run, []).append(manifest)
-    return [
-        StoredRun(
-            run=run,
-            changed=max((one.mtime for copy in copies for one in copy.files.values()), default=0.0),
-            ended=all(copy.ended for copy in copies),
-            files=len(chosen := _choose(copies)),
-            bytes=sum(copy.files[name].bytes for name, copy in chosen.items()),
-            resumable=any(name.startswith("checkpoints/step-") for name in chosen),
-        )
-        for run, copies in runs.items()
-    ]
-
-
-def latest_run(url: str) -> StoredRun | None:
+def latest_run(url: str) -> str | None:
     """Return the run in the storage that was at work last and has checkpoints, or None."""
-    runs = (run for run in stored_runs(url) if run.resumable)
-    return max(runs, key=lambda run: run.changed, default=None)
+    changed: dict[str, float] = {}
+    resumable: set[str] = set()
+    for copy in Store(url).manifests():
+        for name, file in copy.files.items():
+            changed[copy.run] = max(file.mtime, changed.get(copy.run, 0.0))
+            if name.startswith("checkpoints/step-"):
+                resumable.add(copy.run)
+    return max((run for run in changed if run in resumable), key=changed.__getitem__, default=None)
 
 
 def fetch_run(url: str, run: str, into: Path) -> Path:
@@ -201,12 +168,12 @@ async def offer_checkpoints(
     if job == LATEST:
         if storage is None:
             raise UsageError("latest means the storage's, but cluster.yaml names none; name a job")
-        if (found := await asyncio.to_thread(latest_run, storage)) is None:
+        if (latest := await asyncio.to_thread(latest_run, storage)) is None:
             raise UsageError(
                 f"the storage {shown_url(storage)} has no run with checkpoints yet; leave --resume "
                 f"out"
             )
-        job = found.run
+        job = latest
     place = f"jobs/{job}/run"
     there = ["sh", "-c", 'ls -d "$1"/step-*', "sh", f"{leader.machine.root}/{place}/checkpoints"]
     if (await leader.run(there, timeout_s=_ASK_S)).code == 0:

@@ -15,7 +15,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -56,37 +56,28 @@ class OutputLine:
 Show = Callable[[OutputLine], None]
 
 
+@dataclass
 class JobFollower:
     """Follows one job; after a lost connection `run` goes on where it was."""
 
-    def __init__(
-        self,
-        job_id: str,
-        show: Show,
-        *,
-        changed: Callable[[JobState], None] = lambda _: None,
-        rank: int | None = None,
-        view: RunView | None = None,
-    ) -> None:
-        """Prepare to follow; `changed` gets the job's state, at first and whenever it changes.
-
-        `view` draws the training of a job while `follow_to_end` follows it.
-        """
-        self.job_id = job_id
-        self.view = view
-        self._show = show
-        self._changed = changed
-        self._rank = rank
-        self._offsets: dict[int, dict[int, int]] = {}
-        self._held: list[OutputLine] | None = []
-        self._waiting: set[int] = set()
-        self._ends: dict[int, JobState] = {}
+    job_id: str
+    show: Show
+    changed: Callable[[JobState], None] = lambda _: None
+    """gets the job's state, at first and whenever it changes"""
+    rank: int | None = None
+    """the only one to show, unless None"""
+    view: RunView | None = None
+    """draws the training of a job while `follow_to_end` follows it"""
+    _offsets: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
+    _held: list[OutputLine] | None = field(default=None, init=False)
+    _waiting: set[int] = field(default_factory=set, init=False)
+    _ends: dict[int, JobState] = field(default_factory=dict, init=False)
 
     async def run(self, remotes: Sequence[Remote], *, once: bool = False) -> JobState:
         """Show what there is and, unless `once`, what comes until the job has ended; return how."""
         options = ["--once"] if once else []
-        if self._rank is not None:
-            options += ["--rank", str(self._rank)]
+        if self.rank is not None:
+            options += ["--rank", str(self.rank)]
 
         def command(remote: Remote) -> list[str]:
             offsets = json.dumps(self._offsets.get(remote.machine.node, {}))
@@ -165,7 +156,7 @@ class JobFollower:
             line = OutputLine(node=node, rank=rank, text=text, at=at)
             self._offsets.setdefault(node, {})[rank] = message["offset"]
             if self._held is None:
-                self._show(line)
+                self.show(line)
             else:
                 self._held.append(line)
                 if len(self._held) > _MOST_HELD:
@@ -173,7 +164,7 @@ class JobFollower:
         elif "live" in message:
             self._note_live(node)
         elif "state" in message and node == 0:
-            self._changed(JobState.from_json(message["state"]))
+            self.changed(JobState.from_json(message["state"]))
         elif "end" in message:
             self._ends[node] = JobState.from_json(message["end"])
         elif "error" in message:
@@ -187,7 +178,7 @@ class JobFollower:
     def _release(self) -> None:
         held, self._held = self._held, None
         for line in sorted(held or (), key=lambda line: line.at):
-            self._show(line)
+            self.show(line)
 
 
 _RETRY_S, _PAUSE_S = 180.0, 2.0
@@ -261,14 +252,12 @@ async def live_view(view: RunView, remotes: Sequence[Remote], job_id: str) -> As
     async with Puller(remotes, job_id, view.folder) as puller:
         over = asyncio.Event()
         drawing = asyncio.create_task(_draw(view, puller, over))
-        try:
-            yield
-        finally:
-            over.set()  # a pull that was cut short could not be continued
+        with contextlib.closing(view):
             try:
-                await drawing
+                yield
             finally:
-                view.close()
+                over.set()  # a pull that was cut short could not be continued
+                await drawing
 
 
 async def _draw(view: RunView, puller: Puller, over: asyncio.Event) -> None:

@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -176,19 +176,13 @@ async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | N
 
 async def status(remotes: Sequence[Remote]) -> list[Message]:
     """Return all jobs of a cluster, oldest first, as the first node that answers knows them."""
-    done = await _ask_any(remotes, lambda done: done.code == 0, "status")
+    done = await _ask_any(remotes, "status")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
     """Cancel a job on all nodes of a cluster, and return the state that it then has."""
-
-    def is_answer(done: Done) -> bool:
-        return bool((done.message or {}).keys() & {"state", "error"})
-
-    answer = (await _ask_any(remotes, is_answer, "cancel", job_id)).message or {}
-    if "error" in answer:
-        raise revive(answer["error"])
+    answer = (await _ask_any(remotes, "cancel", job_id)).message or {}
     return JobState.from_json(answer["state"])
 
 
@@ -200,9 +194,7 @@ async def newest_job(remotes: Sequence[Remote]) -> str:
     return str(max(jobs, key=lambda job: float(job["submitted"]))["id"])
 
 
-async def _ask_any(
-    remotes: Sequence[Remote], is_answer: Callable[[Done], bool], *args: str
-) -> Done:
+async def _ask_any(remotes: Sequence[Remote], *args: str) -> Done:
     """Ask node by node, until one answers: any can, but the leader knows best."""
     lost: list[HostError] = []
     for remote in remotes:
@@ -212,8 +204,10 @@ async def _ask_any(
         except HostError as error:
             lost.append(error)
             continue
-        if is_answer(done):
+        if done.code == 0:
             return done
+        if (answer := done.message) is not None and "error" in answer:
+            raise revive(answer["error"])
         lost.append(_unfit(remote.machine, done))
     raise_for_all(lost)
     raise HostError("the cluster has no nodes; make it with: drumline up")

@@ -8,6 +8,7 @@ looks at those first. What exists is what the cloud says by tags: a lost journal
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -74,12 +75,9 @@ class Journal:
             return []
         lines = []
         for text in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(line, dict):
-                lines.append(line)
+            with contextlib.suppress(ValueError):
+                if isinstance(line := json.loads(text), dict):
+                    lines.append(line)
         return lines
 
     def intents(self, action: str) -> list[Intent]:
