@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import re
 import socket
 import time
 from typing import Self
@@ -150,16 +151,17 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 _MAX_BYTES = 16_384  # a server may say something before its banner, but not this much
 _BUSY = (b"Exceeded MaxStartups", b"Not allowed at this time")
 _GREETING = b"SSH-2.0-drumline_probe\r\n"
+_BANNER = re.compile(rb"^SSH-(2\.0|1\.99)-.*\n", re.MULTILINE)
 
 
-async def wait_for_banner(machine: Machine, *, timeout_s: float, report: Reporter) -> bytes:
-    """Wait until a machine's SSH server answers; returns its banner."""
+async def wait_for_banner(machine: Machine, *, timeout_s: float, report: Reporter) -> None:
+    """Wait until a machine's SSH server answers with its banner."""
     began = time.monotonic()
     pause_s, last = _FIRST_PAUSE_S, ""
     while True:
         left_s = timeout_s - (time.monotonic() - began)
         try:
-            banner = await _try(machine, left_s)
+            await _try(machine, left_s)
         except HostError as error:
             reason = str(error.fields["reason"])
             left_s = timeout_s - (time.monotonic() - began)
@@ -171,7 +173,7 @@ async def wait_for_banner(machine: Machine, *, timeout_s: float, report: Reporte
             last = reason
         else:
             report(machine.name, "SSH answers")
-            return banner
+            return
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -185,14 +187,14 @@ _WAITING = {
 }
 
 
-async def _try(machine: Machine, left_s: float) -> bytes:
+async def _try(machine: Machine, left_s: float) -> None:
     transport = await Transport.open(machine, max(min(left_s, CONNECT_S), 0.1))
     banner_s = max(min(left_s, BANNER_S), 0.1)
     try:
         async with asyncio.timeout(banner_s):
-            text, banner = await _listen(transport)
-        if banner:
-            return banner
+            text = await _listen(transport)
+        if _BANNER.search(text):
+            return
         reason, why = await _no_banner(transport, text)
     except TimeoutError:
         reason = "silent"
@@ -205,8 +207,8 @@ async def _try(machine: Machine, left_s: float) -> bytes:
     raise host_error(machine, reason, why)
 
 
-async def _listen(transport: Transport) -> tuple[bytes, bytes]:
-    """Return all that came before a banner, and the banner; b"" where there was none."""
+async def _listen(transport: Transport) -> bytes:
+    """Return what comes, up to the banner of an SSH server."""
     loop = asyncio.get_running_loop()
     text = b""
     with contextlib.suppress(ConnectionError):
@@ -214,10 +216,9 @@ async def _listen(transport: Transport) -> tuple[bytes, bytes]:
         await loop.sock_sendall(transport.sock, _GREETING)
         while len(text) < _MAX_BYTES and (piece := await loop.sock_recv(transport.sock, 4096)):
             text += piece
-            for line in text.split(b"\n")[:-1]:
-                if line.startswith((b"SSH-2.0-", b"SSH-1.99-")):
-                    return text, line.rstrip(b"\r")
-    return text, b""
+            if _BANNER.search(text):
+                break
+    return text
 
 
 async def _no_banner(transport: Transport, text: bytes) -> tuple[str, str]:
