@@ -87,10 +87,7 @@ class Answer(Record):
 
 def _joined(errors: Sequence[ClusterError]) -> ClusterError:
     """Return one error for all machines that cannot be used."""
-    first = errors[0]
-    if len(errors) == 1:
-        return first
-    return type(first)("; ".join(error.message for error in errors), **first.fields)
+    return type(errors[0])("; ".join(error.message for error in errors), **errors[0].fields)
 
 
 Inspect = Callable[[Remote], Awaitable[list[Resource]]]

@@ -156,16 +156,14 @@ _BANNER = re.compile(rb"^SSH-(2\.0|1\.99)-.*\n", re.MULTILINE)
 
 async def wait_for_banner(machine: Machine, *, timeout_s: float, report: Reporter) -> None:
     """Wait until a machine's SSH server answers with its banner."""
-    began = time.monotonic()
+    deadline = time.monotonic() + timeout_s
     pause_s, last = _FIRST_PAUSE_S, ""
     while True:
-        left_s = timeout_s - (time.monotonic() - began)
         try:
-            await _try(machine, left_s)
+            await _try(machine, deadline - time.monotonic())
         except HostError as error:
             reason = str(error.fields["reason"])
-            left_s = timeout_s - (time.monotonic() - began)
-            if reason == "not-ssh" or left_s <= pause_s:
+            if reason == "not-ssh" or deadline - time.monotonic() <= pause_s:
                 waited = f" (waited {timeout_s:.0f} s)" if reason != "not-ssh" else ""
                 raise HostError(error.message + waited, **error.fields) from None
             if reason != last:
