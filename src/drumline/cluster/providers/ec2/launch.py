@@ -248,8 +248,9 @@ def wait_running(
                 reason = there.described.get("StateReason", {})
                 code = str(reason.get("Code", ""))
                 why = reason.get("Message") or "EC2 gives no reason"
-                ended = "for-capacity" if "InsufficientInstanceCapacity" in code else "at-once"
-                raise refusal(f"ended-{ended}", node=node, item=there, why=why, code=code)
+                if "InsufficientInstanceCapacity" in code:
+                    raise refusal("ended-for-capacity", node=node, item=there, why=why, code=code)
+                raise refusal("ended-at-once", node=node, item=there, why=why, code=code)
         for node, state in states.items():
             if told.get(node) != state:
                 report(f"worker{node}", state)
