@@ -21,6 +21,7 @@ import errno
 import re
 import socket
 import time
+from asyncio.subprocess import Process
 from typing import Self
 
 from drumline.cluster.providers import Machine, Reporter
@@ -34,12 +35,12 @@ _END_S = 2.0  # how long a proxy may take to end by itself
 class Transport:
     """An open transport to a node; whoever has opened it closes it."""
 
-    def __init__(self, machine: Machine, sock: socket.socket) -> None:
+    def __init__(self, machine: Machine, sock: socket.socket, proxy: Process | None = None) -> None:
         self.machine = machine
         self.sock = sock
-        self._proxy: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._proxy = proxy
         self._complaint = b""
+        self._reading = None if proxy is None else asyncio.create_task(self._listen(proxy))
 
     @classmethod
     async def open(cls, machine: Machine, timeout_s: float) -> Self:
@@ -91,10 +92,7 @@ class Transport:
         finally:
             theirs.close()
         ours.setblocking(False)
-        transport = cls(machine, ours)
-        transport._proxy = process
-        transport._reading = asyncio.create_task(transport._listen(process))
-        return transport
+        return cls(machine, ours, process)
 
     async def proxy_end(self) -> str:
         """Say how the proxy ended; waits a moment for it, since its output ends before it does."""
@@ -119,7 +117,7 @@ class Transport:
             self._reading.cancel()
             await asyncio.wait([self._reading])
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+    async def _listen(self, process: Process) -> None:
         assert process.stderr is not None
         while said := await process.stderr.read(4096):
             self._complaint = (self._complaint + said)[-_TAIL:]
