@@ -74,24 +74,24 @@ class Node:
         """
         wanted = write_folder(self.order, hosts=self._home / "hosts")
         mine, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=mine)
-        with contextlib.closing(writer):
-            with theirs, (self.order.path / "node.log").open("ab") as log:
-                argv = [sys.executable, "-S", "-s", "-P", "-m", _INIT, str(self._home)]
-                argv += [self.order.name, str(os.getpid())]
-                line = theirs.fileno()
-                self._process = subprocess.Popen(argv, stdin=line, stdout=line, stderr=log)
-            self._watch(self._process, when_ended)
-            try:
+        with theirs, (self.order.path / "node.log").open("ab") as log:
+            argv = [sys.executable, "-S", "-s", "-P", "-m", _INIT, str(self._home)]
+            argv += [self.order.name, str(os.getpid())]
+            line = theirs.fileno()
+            self._process = subprocess.Popen(argv, stdin=line, stdout=line, stderr=log)
+        self._watch(self._process, when_ended)
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=mine)
+            with contextlib.closing(writer):
                 self.pid = int((await self._receive(reader))["pid"])
                 self._connect()
                 writer.write(encode(**wanted))
                 answer = await self._receive(reader)
-                if "error" in answer:
-                    raise RuntimeError(answer["error"])
-            except BaseException:
-                await self.kill()
-                raise
+            if "error" in answer:
+                raise RuntimeError(answer["error"])
+        except BaseException:
+            await self.kill()
+            raise
         if self.state == "starting":
             self.state = "running"
 
