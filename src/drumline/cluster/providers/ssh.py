@@ -1,8 +1,7 @@
 """The `ssh` provider: machines that you own. It makes a folder on them, and removes that folder.
 
 R/drumline.json on a machine holds the mark: the cluster's name and id, which node it is, and who
-made it; the machine is asked by `node/ownership.py`. Only the cluster with that id may use or
-remove the folder: two laptops may choose the same name.
+made it. `node/ownership.py` looks at it there, and leaves a folder with another mark alone.
 """
 
 from __future__ import annotations
