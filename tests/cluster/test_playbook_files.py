@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.cluster.provision.stamp import (
+from drumline.cluster.provision.provision import (
     environment_hash,
     playbook_digests,
     read_environment_files,

@@ -1,8 +1,7 @@
 """The `ssh` provider: machines that you own. It makes a folder on them, and removes that folder.
 
 R/drumline.json on a machine holds the mark: the cluster's name and id, which node it is, and who
-made it; the machine is asked by `node/ownership.py`. Only the cluster with that id may use or
-remove the folder: two laptops may choose the same name.
+made it. `node/ownership.py` looks at it there, and leaves a folder with another mark alone.
 """
 
 from __future__ import annotations
@@ -87,10 +86,7 @@ class Answer(Record):
 
 def _joined(errors: Sequence[ClusterError]) -> ClusterError:
     """Return one error for all machines that cannot be used."""
-    first = errors[0]
-    if len(errors) == 1:
-        return first
-    return type(first)("; ".join(error.message for error in errors), **first.fields)
+    return type(errors[0])("; ".join(error.message for error in errors), **errors[0].fields)
 
 
 Inspect = Callable[[Remote], Awaitable[list[Resource]]]

@@ -8,7 +8,6 @@ With `-F`, OpenSSH reads neither the user's configuration nor the machine's, so 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shlex
@@ -89,9 +88,9 @@ def hang_up(folder: Path) -> None:
         if socket.is_socket()
     ]
     for one in leaving:
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             one.wait(_EXIT_S)
-        if one.poll() is None:
+        except subprocess.TimeoutExpired:
             one.kill()
             one.wait()
 

@@ -191,8 +191,7 @@ async def reachable(
             await asyncio.wait([task], timeout=_LOOK_S)
             if lost or not task.done():
                 asking = asyncio.create_task(find_gone(spec, home, machines))
-                if not task.done():
-                    await asyncio.wait([task, asking], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([task, asking], return_when=asyncio.FIRST_COMPLETED)
                 gone = await asking if lost or not task.done() else []
                 asking.cancel()  # where all have come meanwhile
                 nodes = {error.fields["node"] for error in gone}

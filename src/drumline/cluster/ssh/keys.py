@@ -42,7 +42,9 @@ class KeyPair:
 
 def make_key_pair(comment: str) -> KeyPair:
     """Make an ed25519 SSH key pair."""
-    return _pair(asyncssh.generate_private_key("ssh-ed25519", comment=comment))
+    key = asyncssh.generate_private_key("ssh-ed25519", comment=comment)
+    private, public = key.export_private_key().decode(), key.export_public_key().decode()
+    return KeyPair(private=private, public=public)
 
 
 def plain_key(public: str) -> str:
@@ -70,7 +72,7 @@ def public_key(path: Path) -> str:
     if beside.is_file():
         return beside.read_text().strip()
     try:
-        return _pair(asyncssh.read_private_key(path)).public.strip()
+        return asyncssh.read_private_key(path).export_public_key().decode().strip()
     except asyncssh.KeyImportError:
         why = (
             f"the public half of {path} cannot be told without its passphrase; write it beside it "
@@ -132,7 +134,8 @@ def check_key(file: str | Path) -> Path:
 
 def _read_or_make(path: Path, comment: str) -> KeyPair:
     try:
-        pair = _pair(asyncssh.read_private_key(path), path.read_text())
+        public = asyncssh.read_private_key(path).export_public_key().decode()
+        pair = KeyPair(private=path.read_text(), public=public)
     except FileNotFoundError:
         pair = make_key_pair(comment)
         write_atomic(path, pair.private, mode=0o600)
@@ -142,17 +145,10 @@ def _read_or_make(path: Path, comment: str) -> KeyPair:
             f"with: drumline down",
             path=path,
         ) from None
-    public = path.with_name(path.name + ".pub")
-    if not public.is_file():
-        public.write_text(pair.public)
+    beside = path.with_name(path.name + ".pub")
+    if not beside.is_file():
+        beside.write_text(pair.public)
     return pair
-
-
-def _pair(key: asyncssh.SSHKey, private: str | None = None) -> KeyPair:
-    return KeyPair(
-        private=private or key.export_private_key().decode(),
-        public=key.export_public_key().decode(),
-    )
 
 
 _KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,30 +49,26 @@ async def rotate_host_key(
     """
     node = remote.machine.node
     pins = read_pins(home, node)
-    if not any(pin.origin is Origin.INJECTED for pin in pins):
+    injected = [pin.key for pin in pins if pin.origin is Origin.INJECTED]
+    if not injected:
         return False
     place = place or HostKeyPlace()
-    made = Pin(key=await _make(remote, place, pins), origin=Origin.MADE_THERE)
-    write_pins(home, node, [*(pin for pin in pins if pin.key != made.key), made])
-    await _run(remote, place, "put its new host key in place", "install", *place.reload)
-    await _see(remote, home, made)
+    # (1) A new key that is in its place already counts, too.
+    public = await _run(remote, place, "make a host key", "make", *injected)
+    try:
+        made = Pin(key=plain_key(public.decode()), origin=Origin.MADE_THERE)
+    except ClusterError as error:
+        raise host_error(remote.machine, "rotation", error.message) from None
+    write_pins(home, node, [*(pin for pin in pins if pin.key != made.key), made])  # (2)
+    await _run(remote, place, "put its new host key in place", "install", *place.reload)  # (3)
+    await _see(remote, home, made)  # (4)
     write_pins(home, node, [made])
     forget_host_key(home, node)
     return True
 
 
-async def _make(remote: Remote, place: HostKeyPlace, pins: Sequence[Pin]) -> str:
-    """Step 1; returns the new public key. One that is in its place already counts, too."""
-    expected = [pin.key for pin in pins if pin.origin is Origin.INJECTED]
-    made = await _run(remote, place, "make a host key", "make", *expected)
-    try:
-        return plain_key(made.decode())
-    except ClusterError as error:
-        raise host_error(remote.machine, "rotation", error.message) from None
-
-
 async def _see(remote: Remote, home: ClusterHome, made: Pin) -> None:
-    """Step 4; the server may need a moment."""
+    """Connect by the new key alone; the server may need a moment."""
     deadline = time.monotonic() + _SEEN_S
     while True:
         try:

@@ -18,8 +18,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import re
 import socket
 import time
+from asyncio.subprocess import Process
 from typing import Self
 
 from drumline.cluster.providers import Machine, Reporter
@@ -33,12 +35,12 @@ _END_S = 2.0  # how long a proxy may take to end by itself
 class Transport:
     """An open transport to a node; whoever has opened it closes it."""
 
-    def __init__(self, machine: Machine, sock: socket.socket) -> None:
+    def __init__(self, machine: Machine, sock: socket.socket, proxy: Process | None = None) -> None:
         self.machine = machine
         self.sock = sock
-        self._proxy: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._proxy = proxy
         self._complaint = b""
+        self._reading = None if proxy is None else asyncio.create_task(self._listen(proxy))
 
     @classmethod
     async def open(cls, machine: Machine, timeout_s: float) -> Self:
@@ -90,10 +92,7 @@ class Transport:
         finally:
             theirs.close()
         ours.setblocking(False)
-        transport = cls(machine, ours)
-        transport._proxy = process
-        transport._reading = asyncio.create_task(transport._listen(process))
-        return transport
+        return cls(machine, ours, process)
 
     async def proxy_end(self) -> str:
         """Say how the proxy ended; waits a moment for it, since its output ends before it does."""
@@ -118,7 +117,7 @@ class Transport:
             self._reading.cancel()
             await asyncio.wait([self._reading])
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+    async def _listen(self, process: Process) -> None:
         assert process.stderr is not None
         while said := await process.stderr.read(4096):
             self._complaint = (self._complaint + said)[-_TAIL:]
@@ -150,20 +149,19 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 _MAX_BYTES = 16_384  # a server may say something before its banner, but not this much
 _BUSY = (b"Exceeded MaxStartups", b"Not allowed at this time")
 _GREETING = b"SSH-2.0-drumline_probe\r\n"
+_BANNER = re.compile(rb"^SSH-(2\.0|1\.99)-.*\n", re.MULTILINE)
 
 
-async def wait_for_banner(machine: Machine, *, timeout_s: float, report: Reporter) -> bytes:
-    """Wait until a machine's SSH server answers; returns its banner."""
-    began = time.monotonic()
+async def wait_for_banner(machine: Machine, *, timeout_s: float, report: Reporter) -> None:
+    """Wait until a machine's SSH server answers with its banner."""
+    deadline = time.monotonic() + timeout_s
     pause_s, last = _FIRST_PAUSE_S, ""
     while True:
-        left_s = timeout_s - (time.monotonic() - began)
         try:
-            banner = await _try(machine, left_s)
+            await _try(machine, deadline - time.monotonic())
         except HostError as error:
             reason = str(error.fields["reason"])
-            left_s = timeout_s - (time.monotonic() - began)
-            if reason == "not-ssh" or left_s <= pause_s:
+            if reason == "not-ssh" or deadline - time.monotonic() <= pause_s:
                 waited = f" (waited {timeout_s:.0f} s)" if reason != "not-ssh" else ""
                 raise HostError(error.message + waited, **error.fields) from None
             if reason != last:
@@ -171,7 +169,7 @@ async def wait_for_banner(machine: Machine, *, timeout_s: float, report: Reporte
             last = reason
         else:
             report(machine.name, "SSH answers")
-            return banner
+            return
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -185,14 +183,14 @@ _WAITING = {
 }
 
 
-async def _try(machine: Machine, left_s: float) -> bytes:
+async def _try(machine: Machine, left_s: float) -> None:
     transport = await Transport.open(machine, max(min(left_s, CONNECT_S), 0.1))
     banner_s = max(min(left_s, BANNER_S), 0.1)
     try:
         async with asyncio.timeout(banner_s):
-            text, banner = await _listen(transport)
-        if banner:
-            return banner
+            text = await _listen(transport)
+        if _BANNER.search(text):
+            return
         reason, why = await _no_banner(transport, text)
     except TimeoutError:
         reason = "silent"
@@ -205,8 +203,8 @@ async def _try(machine: Machine, left_s: float) -> bytes:
     raise host_error(machine, reason, why)
 
 
-async def _listen(transport: Transport) -> tuple[bytes, bytes]:
-    """Return all that came before a banner, and the banner; b"" where there was none."""
+async def _listen(transport: Transport) -> bytes:
+    """Return what comes, up to the banner of an SSH server."""
     loop = asyncio.get_running_loop()
     text = b""
     with contextlib.suppress(ConnectionError):
@@ -214,10 +212,9 @@ async def _listen(transport: Transport) -> tuple[bytes, bytes]:
         await loop.sock_sendall(transport.sock, _GREETING)
         while len(text) < _MAX_BYTES and (piece := await loop.sock_recv(transport.sock, 4096)):
             text += piece
-            for line in text.split(b"\n")[:-1]:
-                if line.startswith((b"SSH-2.0-", b"SSH-1.99-")):
-                    return text, line.rstrip(b"\r")
-    return text, b""
+            if _BANNER.search(text):
+                break
+    return text
 
 
 async def _no_banner(transport: Transport, text: bytes) -> tuple[str, str]:

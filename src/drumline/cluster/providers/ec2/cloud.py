@@ -8,6 +8,7 @@ instead: "no capacity" is an HTTP 500, which botocore would repeat, too, while t
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import os
 import re
@@ -194,14 +195,8 @@ def kind_of(code: str) -> str:
     """Return which kind of error an AWS error code is."""
     code = code.removeprefix("Client.").removeprefix("Server.")
     for name, known in known_errors().answered.items():
-        if code in known.codes:
+        if any(fnmatch.fnmatchcase(code, pattern) for pattern in known.codes):
             return name
-    if code.startswith("InvalidAMIID"):
-        return "image"
-    if code.endswith((".NotFound", ".NotFoundException")):
-        return "not-found"
-    if code.endswith((".Duplicate", "AlreadyExists")):
-        return "duplicate"
     return "other"
 
 

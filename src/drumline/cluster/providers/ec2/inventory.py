@@ -62,7 +62,7 @@ def of_cluster(cluster: str, identity: str | None = None) -> list[Filter]:
 
 
 def client_token(identity: str, node: int, zone: str, attempt: int) -> str:
-    """Return the client token that makes EC2 launch a node in a zone only once.
+    """Return the client token that makes a node's launch in a zone idempotent: the same instance.
 
     A node that is lost and made again is another attempt. EC2 takes 64 characters at most.
     """

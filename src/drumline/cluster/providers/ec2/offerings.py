@@ -185,7 +185,8 @@ def _subnets_by_zone(cloud: Cloud, spec: Ec2Spec) -> dict[str, ZoneSubnet]:
         wanted = {"Filters": [{"Name": "vpc-id", "Values": [spec.vpc]}]}
     with _explained("subnet-unknown", "not-found", region=cloud.region):
         subnets = list(cloud.each("ec2", "describe_subnets", "Subnets", **wanted))
-    places: dict[str, tuple[int, ZoneSubnet]] = {}
+    subnets.sort(key=lambda subnet: int(subnet.get("AvailableIpAddressCount", 0)), reverse=True)
+    places: dict[str, ZoneSubnet] = {}
     for subnet in subnets:
         public = bool(subnet["MapPublicIpOnLaunch"]) or (spec.subnet is None and spec.vpc is None)
         place = ZoneSubnet(
@@ -194,13 +195,11 @@ def _subnets_by_zone(cloud: Cloud, spec: Ec2Spec) -> dict[str, ZoneSubnet]:
             vpc=subnet["VpcId"],
             public=public,
         )
-        free = int(subnet.get("AvailableIpAddressCount", 0))
-        if free > places.get(place.zone, (-1, place))[0]:
-            places[place.zone] = (free, place)
+        places.setdefault(place.zone, place)
     if not places:
         where = f"the network {spec.vpc} has no subnets" if spec.vpc else "there is no default one"
         raise refusal("subnet-none", region=cloud.region, where=where)
-    return {zone: place for zone, (_, place) in places.items()}
+    return places
 
 
 def allowed_network(spec: Ec2Spec) -> str:

@@ -91,21 +91,22 @@ def refresh_prices(pricing: Cloud, regions: Sequence[str]) -> PriceTable:
         found = _products(pricing, regionCode=region, productFamily="Storage", volumeApiName="gp3")
         if usd := next((usd for _, usd in found if usd), None):
             disks[region] = usd
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    address = _read_bundled().address
-    table = PriceTable(date=today, machines=machines, disks=disks, address=address)
-    if missing := sorted(set(regions) - set(table.machines)):
+    if missing := sorted(set(regions) - set(machines)):
         raise ClusterError(
             f"AWS's price list has no machines in {', '.join(missing)}; check the region's name"
         )
+    fetched, damage = _read_fetched()
+    if fetched is not None:
+        machines, disks = fetched.machines | machines, fetched.disks | disks
+    table = PriceTable(
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        machines=machines,
+        disks=disks,
+        address=_read_bundled().address,
+        doubt=f"{damage}, and was replaced" if damage else "",
+    )
     path = refreshed_table()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fetched, damage = _read_fetched()
-    if damage:
-        table = table.model_copy(update={"doubt": f"{damage}, and was replaced"})
-    elif fetched is not None:
-        machines, disks = fetched.machines | table.machines, fetched.disks | table.disks
-        table = table.model_copy(update={"machines": machines, "disks": disks})
     write_atomic(path, json.dumps(table.to_json(), indent=1) + "\n")
     return table
 

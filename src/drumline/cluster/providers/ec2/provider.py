@@ -226,8 +226,7 @@ class Ec2Provider(Provider):
         return SharedResources(self._writer(report), self._spec.name, self._home.cluster_id())
 
     def _price(self, instance_type: str | None, *, public: bool = True) -> float:
-        kind = instance_type
-        return node_price(self.cloud, self._spec, public=public, instance_type=kind) or 0.0
+        return node_price(self.cloud, self._spec, public=public, instance_type=instance_type) or 0.0
 
     def _existing(self) -> list[InventoryItem]:
         """Return everything with this cluster's name, whatever its id."""

@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from drumline.cluster.providers.twin.folder import NodeOrder, write_folder
-from drumline.core.json_lines import JsonLines, Message, encode
+from drumline.core.json_lines import Message, encode
 from drumline.core.lock import FileLock
 from drumline.core.nodes import PREFIX, NodePlan
 from drumline.core.processes import start_time
@@ -46,6 +46,8 @@ _START_S = 30.0
 _CONNECT_S = 20.0
 _EMPTY_S = 60.0
 _AT_ONCE = 8
+_BACKLOG = 256
+_REQUEST_BYTES = 1 << 24
 _LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n"
 
 
@@ -58,7 +60,7 @@ class Node:
         self.pid = 0
         """of its first process, as this machine counts"""
         self.ended = asyncio.Event()
-        self.lines: set[socket.socket] = set()
+        self.clients: set[asyncio.StreamWriter] = set()
         """connections of `reach` that hold a way to this node"""
         self._port = port
         self._home = home
@@ -72,26 +74,24 @@ class Node:
         """
         wanted = write_folder(self.order, hosts=self._home / "hosts")
         mine, theirs = socket.socketpair()
-        mine.setblocking(False)
-        with mine:
-            with theirs, (self.order.path / "node.log").open("ab") as log:
-                argv = [sys.executable, "-S", "-s", "-P", "-m", _INIT, str(self._home)]
-                argv += [self.order.name, str(os.getpid())]
-                line = theirs.fileno()
-                self._process = subprocess.Popen(argv, stdin=line, stdout=line, stderr=log)
-            self._watch(self._process, when_ended)
-            try:
-                lines = JsonLines()
-                self.pid = int((await self._receive(mine, lines))["pid"])
+        with theirs, (self.order.path / "node.log").open("ab") as log:
+            argv = [sys.executable, "-S", "-s", "-P", "-m", _INIT, str(self._home)]
+            argv += [self.order.name, str(os.getpid())]
+            line = theirs.fileno()
+            self._process = subprocess.Popen(argv, stdin=line, stdout=line, stderr=log)
+        self._watch(self._process, when_ended)
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=mine)
+            with contextlib.closing(writer):
+                self.pid = int((await self._receive(reader))["pid"])
                 self._connect()
-                loop = asyncio.get_running_loop()
-                await loop.sock_sendall(mine, encode(**wanted))
-                answer = await self._receive(mine, lines)
-                if "error" in answer:
-                    raise RuntimeError(answer["error"])
-            except BaseException:
-                await self.kill()
-                raise
+                writer.write(encode(**wanted))
+                answer = await self._receive(reader)
+            if "error" in answer:
+                raise RuntimeError(answer["error"])
+        except BaseException:
+            await self.kill()
+            raise
         if self.state == "starting":
             self.state = "running"
 
@@ -109,16 +109,14 @@ class Node:
         hub.run_batch("ip", [f"link set dev {hub.port_of(self._port)} {'up' if up else 'down'}"])
         self.state = "running" if up else "cut"
 
-    async def _receive(self, line: socket.socket, lines: JsonLines) -> Message:
+    async def _receive(self, reader: asyncio.StreamReader) -> Message:
         """Receive one message of the node's first process."""
         async with asyncio.timeout(_START_S):
-            while (text := lines.line()) is None:
-                chunk = await asyncio.get_running_loop().sock_recv(line, 4096)
-                if not chunk:
-                    log = (self.order.path / "node.log").read_text(errors="replace").splitlines()
-                    said = log[-1] if log else "without a word"
-                    raise RuntimeError(f"its first process ended ({said})")
-                lines.feed(chunk)
+            text = await reader.readline()
+        if not text.endswith(b"\n"):
+            log = (self.order.path / "node.log").read_text(errors="replace").splitlines()
+            said = log[-1] if log else "without a word"
+            raise RuntimeError(f"its first process ended ({said})")
         return dict(json.loads(text))
 
     def _connect(self) -> None:
@@ -156,9 +154,8 @@ class Node:
             os.close(handle)
             process.wait()
             self.state = "ended"
-            for line in self.lines:
-                with contextlib.suppress(OSError):
-                    line.shutdown(socket.SHUT_RDWR)
+            for client in self.clients:
+                client.close()
             self.ended.set()
             when_ended()
 
@@ -175,52 +172,48 @@ class TwinHost:
         self._ports = 0
         self._done = asyncio.Event()
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._clients: set[asyncio.Task[None]] = set()
+        self._holders: set[asyncio.StreamWriter] = set()
 
     async def serve(self, listener: socket.socket) -> None:
         """Answer until somebody says stop, or no node is left."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._done.set)
-        accepting = loop.create_task(self._accept(listener))
+        server = await asyncio.start_unix_server(
+            self._serve_client, sock=listener, limit=_REQUEST_BYTES, backlog=_BACKLOG
+        )
         while not self._done.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._done.wait(), _EMPTY_S)
             self._look_around()  # whoever started this may have died before it asked for a node
-        accepting.cancel()
+        server.close()
         await asyncio.gather(*(node.kill() for node in self._nodes.values()))
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            line, _ = await loop.sock_accept(listener)
-            client = loop.create_task(self._serve_client(line))
-            self._clients.add(client)
-            client.add_done_callback(self._clients.discard)
-
-    async def _serve_client(self, line: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        lines = JsonLines()
-        with line, contextlib.suppress(ConnectionError):
-            while chunk := await loop.sock_recv(line, 1 << 16):
-                lines.feed(chunk)
-                while (request := lines.line()) is not None:
-                    answer = await self._answer(request, line)
-                    if answer is not None:
-                        await loop.sock_sendall(line, encode(**answer))
+    async def _serve_client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            async for line in reader:
+                answer = await self._answer(line, writer)
+                if answer is not None:
+                    writer.write(encode(**answer))
         for node in self._nodes.values():
-            node.lines.discard(line)
+            node.clients.discard(writer)
+        if writer in self._holders:
+            self._done.set()
 
-    async def _answer(self, text: bytes, line: socket.socket) -> Message | None:
+    async def _answer(self, text: bytes, writer: asyncio.StreamWriter) -> Message | None:
         try:
             request = json.loads(text)
-            return await self._do(request["do"], request, line)
+            return await self._do(request["do"], request, writer)
         except KeyError as error:
             return {"error": f"there is no {error.args[0]} here"}
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             return {"error": str(error) or type(error).__name__}
 
-    async def _do(self, what: str, request: Message, line: socket.socket) -> Message | None:
+    async def _do(
+        self, what: str, request: Message, writer: asyncio.StreamWriter
+    ) -> Message | None:
         """Carry out a request; None where it is answered already."""
         match what:
             case "status":
@@ -237,15 +230,10 @@ class TwinHost:
             case "cut" | "heal":
                 self._living(request["name"]).set_link(up=what == "heal")
             case "reach":
-                await self._reach(request, line)
+                await self._reach(request, writer)
                 return None
             case "hold":
-                loop = asyncio.get_running_loop()
-                await loop.sock_sendall(line, b"{}\n")
-                while await loop.sock_recv(line, 4096):
-                    pass
-                self._done.set()
-                return None
+                self._holders.add(writer)
             case "stop":
                 await asyncio.gather(*(node.kill() for node in self._nodes.values()))
                 self._done.set()
@@ -277,7 +265,7 @@ class TwinHost:
         async with self._turns:
             await node.start(self._look_around)
 
-    async def _reach(self, request: Message, line: socket.socket) -> None:
+    async def _reach(self, request: Message, writer: asyncio.StreamWriter) -> None:
         """Connect to a node over its link, and hand the connection to whoever asked."""
         node = self._living(request["name"])
         with socket.socket() as way:
@@ -291,8 +279,9 @@ class TwinHost:
                 why = error.strerror or f"no answer within {_CONNECT_S:g} s"
                 raise RuntimeError(f"{node.order.name} ({place[0]}:{place[1]}): {why}") from None
             way.setblocking(True)
-            socket.send_fds(line, [b"{}\n"], [way.fileno()])
-        node.lines.add(line)
+            with writer.get_extra_info("socket").dup() as line:
+                socket.send_fds(line, [b"{}\n"], [way.fileno()])
+        node.clients.add(writer)
 
     def _living(self, name: str) -> Node:
         node = self._nodes[name]
@@ -327,8 +316,7 @@ def main(arguments: list[str]) -> int:
             os.unlink("control")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind("control")  # a whole path may be longer than a socket's may be
-            listener.listen(256)
-            listener.setblocking(False)
+            listener.listen(_BACKLOG)
             facts = {"pid": os.getpid(), "start": start_time(os.getpid())}
             (home / "host.json").write_text(json.dumps(facts) + "\n")
             os.chdir("/")
