@@ -58,12 +58,6 @@ class History:
         self.events = answer["events"]
         self.messages = answer["messages"]
         self.looks = [(look["events"], look["room"], look["runs"]) for look in answer["held"]]
-        self.message_bounds = {
-            bound
-            for number in range(len(self.messages))
-            for _, element, count, _ in self.carried(number)
-            for bound in (element, element + count)
-        }
 
     def at(self, events: int) -> dict[int, list[list[int]]]:
         """What each room held after so many events."""
@@ -220,28 +214,21 @@ _ByNote = dict[tuple[int, int], Move]
 
 
 def _match(answers: Sequence[Answer], began: int) -> tuple[list[Move], _ByNote]:
-    """Find the two sides of each message."""
+    """Find the two sides of each message: sends come first, for receipts to find theirs."""
     sends: dict[tuple[Any, ...], Move] = {}
     by_note: _ByNote = {}
-    for kind in ("send", "recv"):
-        for answer in answers:
-            rank = answer["rank"]
-            for number, note in enumerate(answer["messages"]):
-                if note["kind"] != kind:
-                    continue
-                way = (rank, note["peer"]) if kind == "send" else (note["peer"], rank)
-                key = (*way, *note["channel"], note["sequence"])
-                if kind == "send":
-                    sends[key] = Move(
-                        source=rank,
-                        target=note["peer"],
-                        nbytes=note["nbytes"],
-                        posted_ns=note["posted_ns"] - began,
-                    )
-                elif key in sends and note["ended_ns"] is not None:
-                    sends[key].received_ns = note["ended_ns"] - began
-                if key in sends:
-                    by_note[rank, number] = sends[key]
+    notes = [(each["rank"], *item) for each in answers for item in enumerate(each["messages"])]
+    for rank, number, note in sorted(notes, key=lambda item: item[2]["kind"] != "send"):
+        sent, peer = note["kind"] == "send", note["peer"]
+        source, target = (rank, peer) if sent else (peer, rank)
+        key = (source, target, *note["channel"], note["sequence"])
+        if sent:
+            nbytes, posted_ns = note["nbytes"], note["posted_ns"] - began
+            sends[key] = Move(source=source, target=target, nbytes=nbytes, posted_ns=posted_ns)
+        elif key in sends and note["ended_ns"] is not None:
+            sends[key].received_ns = note["ended_ns"] - began
+        if key in sends:
+            by_note[rank, number] = sends[key]
     return list(sends.values()), by_note
 
 
@@ -301,8 +288,9 @@ def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankCont
 
 def _cut_pieces(call: CollectiveCall, histories: Sequence[History]) -> Pieces:
     """Cut where any rank ever held one thing on one side and another on the other."""
-    held = [run for history in histories for _, _, runs in history.looks for run in runs]
+    runs = [run for history in histories for _, _, held in history.looks for run in held]
+    for history in histories:
+        runs += [run for note in range(len(history.messages)) for run in history.carried(note)]
     bounds = {0, call.nbytes // call.element_bytes}
-    bounds |= {bound for _, element, count, _ in held for bound in (element, element + count)}
-    bounds = bounds.union(*(history.message_bounds for history in histories))
+    bounds |= {bound for _, element, count, _ in runs for bound in (element, element + count)}
     return list(pairwise(sorted(bounds)))
