@@ -1,6 +1,4 @@
-"""What `status`, `logs`, `cancel` and `pull` do and print, also of jobs whose nodes are gone; and
-what `ssh`, `jupyter` and `tensorboard` do.
-"""
+"""What `status`, `logs`, `cancel`, `pull`, `ssh`, `jupyter` and `tensorboard` do and print."""
 
 from __future__ import annotations
 
