@@ -60,12 +60,8 @@ class History:
         self.looks = [(look["events"], look["room"], look["runs"]) for look in answer["held"]]
 
     def at(self, events: int) -> dict[int, list[list[int]]]:
-        """What each room held after so many events."""
-        held: dict[int, list[list[int]]] = {}
-        for after, room, runs in self.looks:
-            if after <= events:
-                held[room] = runs
-        return held
+        """What each room held after so many events: what was seen last."""
+        return {room: runs for after, room, runs in self.looks if after <= events}
 
     def carried(self, number: int) -> list[list[int]]:
         """What a message took along, or brought: the stretch of its room that it covers."""

@@ -1,7 +1,4 @@
-"""Tables of collectives and aggregation for a terminal, and their figures.
-
-matplotlib is imported only when a figure is drawn.
-"""
+"""Tables of collectives and aggregation for a terminal, and their figures."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`drumline bench model-parallel`: one model, the forms in which it is trained, and the runs that
-these are.
-"""
+"""`drumline bench model-parallel`: one model, the forms in which it is trained, and their runs."""
 
 from __future__ import annotations
 
