@@ -53,7 +53,6 @@ class History:
     """What one rank held, look by look."""
 
     def __init__(self, answer: Answer) -> None:
-        self.rank = answer["rank"]
         self.rooms = answer["rooms"]
         self.events = answer["events"]
         self.messages = answer["messages"]
@@ -192,14 +191,16 @@ def build_playback(call: CollectiveCall, answers: Sequence[Answer]) -> Playback:
         pieces, holdings = [(0, 1)], _arrivals(answers, by_note)
     else:
         pieces = _cut_pieces(call, histories)
+        steps: list[dict[int, int]] = [{} for _ in histories]
         for (rank, number), move in by_note.items():
+            steps[rank][number] = move.step
             if histories[rank].messages[number]["kind"] == "send":
                 runs = histories[rank].carried(number)
                 move.content = [content for run in runs for content in _contents(run, pieces)]
-        steps = max((move.step for move in moves), default=0)
+        ranks = list(zip(histories, steps, strict=True))
         holdings = [
-            [history.holding(_steps(history, by_note), step, pieces, call) for history in histories]
-            for step in range(steps + 1)
+            [history.holding(own, step, pieces, call) for history, own in ranks]
+            for step in range(1 + max((move.step for move in moves), default=0))
         ]
     moves.sort(key=lambda move: (move.step, move.source, move.posted_ns))
     return Playback(call=call, pieces=pieces, moves=moves, holdings=holdings)
@@ -258,10 +259,6 @@ def _number_steps(answers: Sequence[Answer], by_note: _ByNote) -> None:
             taken_in[rank] = max(taken_in[rank], left[id(move)])
         elif what == "done":
             move.step = taken_in[rank] = max(move.step, taken_in[rank], sending[rank])
-
-
-def _steps(history: History, by_note: _ByNote) -> dict[int, int]:
-    return {number: move.step for (rank, number), move in by_note.items() if rank == history.rank}
 
 
 def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankContents]]:
