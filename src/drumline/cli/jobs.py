@@ -168,7 +168,8 @@ def _kept_jobs(home: ClusterHome) -> dict[str, Path]:
 def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | None) -> int:
     """Print what was pulled of a job; returns the exit code: the job's own where it is followed."""
     kept = _kept_jobs(home)
-    job = job or next(reversed(kept), None)
+    if job is None:
+        job = next(reversed(kept), None)
     if job not in kept:
         known = f"kept are {', '.join(sorted(kept))}" if kept else "and no job was pulled from it"
         raise UsageError(f"the cluster {home.name} is not up, {known}; drumline up makes it")
