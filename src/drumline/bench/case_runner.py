@@ -1,10 +1,8 @@
 """The one loop that runs many training runs, for benches and labs; and what a bench comes to.
 
-    for ended in run_cases(cases, out=None, watch=watch):
-        if ended.error is None:
-            rows.append(read_something(ended.run))        the directory is there until the next turn
-
-A case has a label for people, a slug for files, and the spec of a run or of a whole bench.
+for ended in run_cases(cases, out=None, watch=watch):
+if ended.error is None:
+rows.append(read_something(ended.run))        the directory is there until the next turn
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 C = TypeVar("C", bound="RunCase | Measurement")
-T = TypeVar("T", bound="RunCase")
 Row = TypeVar("Row", bound="DataclassInstance")
 _NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
 """too long for CSV, or no plain values; JSON has them"""
@@ -148,8 +145,8 @@ class Ended(Generic[C]):
 
 
 def run_cases(
-    cases: Sequence[T], *, out: Path | None = None, watch: Watch = lambda _: None
-) -> Generator[Ended[T], None, None]:
+    cases: Sequence[C], *, out: Path | None = None, watch: Watch = lambda _: None
+) -> Generator[Ended[C], None, None]:
     """Train a bench's cases one after the other; gives each as soon as its ranks have ended.
 
     `out` keeps the run directories, by the cases' slugs; None: they are in a temporary folder, each

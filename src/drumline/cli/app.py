@@ -184,6 +184,6 @@ def print_json(document: Any) -> None:
     sys.stdout.write("\n")
 
 
-def print_text(console: Console, text: str) -> None:
+def print_text(console: Console, text: str, style: str | None = None) -> None:
     """Print text to the console as it is: not marked up, not highlighted, not broken."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -116,10 +116,11 @@ def model_parallel_command(args: list[str], output: OutputOptions, traces: Path 
 def _print_model_parallel(console: Console, result: ModelParallelResult) -> None:
     spec, rows = result.spec, result.rows
     where = f" on {spec.nodes} nodes" if spec.nodes > 1 else ""
-    _print_heading(
+    print_text(
         console,
         f"{spec.model.name} on {spec.data.name}, batch {spec.batch}, {spec.steps} steps: "
         f"alone, and on {counted(spec.ranks, 'rank')}{where}",
+        "bold",
     )
     if rows:
         console.print(model_parallel.model_table(rows, nodes=spec.nodes))
@@ -142,11 +143,9 @@ def scaling_command(args: list[str], output: OutputOptions) -> None:
 def _print_scaling(console: Console, result: ScalingResult) -> None:
     spec = result.spec
     counts = ",".join(map(str, getattr(spec, spec.varies)))
-    _print_heading(
-        console,
-        f"{spec.model.name} on {spec.data.name} by {spec.varies}={counts}: "
-        f"{spec.steps} steps, {counted(spec.repeats, 'round')}",
-    )
+    rounds = counted(spec.repeats, "round")
+    trained = f"{spec.model.name} on {spec.data.name} by {spec.varies}={counts}"
+    print_text(console, f"{trained}: {spec.steps} steps, {rounds}", "bold")
     if result.rows:
         smallest = counted(getattr(spec, spec.varies)[0], spec.varies[:-1])
         console.print(scaling_table(result.rows, smallest=smallest))
@@ -157,13 +156,9 @@ def _print_scaling(console: Console, result: ScalingResult) -> None:
     }
     for title, sentences in told.items():
         if sentences:
-            _print_heading(console, f"\n{title}")
+            print_text(console, f"\n{title}", "bold")
         for sentence in sentences:
             print_text(console, sentence)
-
-
-def _print_heading(console: Console, text: str) -> None:
-    console.print(text, style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
 def _show(

@@ -41,19 +41,18 @@ def print_machines(
     }
     columns = {name: cells for name, cells in columns.items() if any(cells)}
     for name in _LEFT_OUT if console.is_terminal else ():  # a file has room for all
-        if sum(_widths(columns)) + _GAP * (len(columns) - 1) > console.width:
+        if max(map(len, _lines(columns))) > console.width:
             columns.pop(name, None)
-    rows = zip(*([name, *cells] for name, cells in columns.items()), strict=True)
-    for number, row in enumerate(rows):
-        cells = (
-            cell.ljust(width + _GAP) for cell, width in zip(row, _widths(columns), strict=True)
-        )
-        style = None if number else "bold"
-        console.print("".join(cells).rstrip(), style=style, markup=False, soft_wrap=True)
+    for number, line in enumerate(_lines(columns)):
+        print_text(console, line, None if number else "bold")
 
 
-def _widths(columns: Mapping[str, Sequence[str]]) -> list[int]:
-    return [max(map(len, (name, *cells))) for name, cells in columns.items()]
+def _lines(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    padded = []
+    for column in ([name, *cells] for name, cells in columns.items()):
+        width = max(map(len, column)) + _GAP
+        padded.append([cell.ljust(width) for cell in column])
+    return ["".join(row).rstrip() for row in zip(*padded, strict=True)]
 
 
 class NodeRows:

@@ -176,14 +176,12 @@ class LogTail:
         if not chunk:
             return
         prefix = _render(console, self._prefix)
-        lines = chunk.decode(errors="replace").splitlines()
-        console.file.write("".join(f"{prefix}{_tame(console, line)}\n" for line in lines))
+        lines = [  # with their colours, where the console shows any, and no other control sequence
+            _render(console, Text.from_ansi(line)) if _CONTROL.search(line) else line
+            for line in chunk.decode(errors="replace").splitlines()
+        ]
+        console.file.write("".join(f"{prefix}{line}\n" for line in lines))
         console.file.flush()
-
-
-def _tame(console: Console, line: str) -> str:
-    """Keep colours where the console shows any, and nothing else that steers a terminal."""
-    return _render(console, Text.from_ansi(line)) if _CONTROL.search(line) else line
 
 
 def _render(console: Console, text: Text) -> str:

@@ -1,6 +1,4 @@
-"""What `status`, `logs`, `cancel` and `pull` do and print, also of jobs whose nodes are gone; and
-what `ssh`, `jupyter` and `tensorboard` do.
-"""
+"""What `status`, `logs`, `cancel`, `pull`, `ssh`, `jupyter` and `tensorboard` do and print."""
 
 from __future__ import annotations
 
@@ -126,7 +124,7 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
             kept = _kept_jobs(home)
             if printer.lines or not kept or job not in (None, *kept):
                 raise
-            job = job or list(kept)[-1]
+            job = job or next(reversed(kept))
             print_note(f"{error.message}; this is what was pulled of {job}")
             code = _print_kept(home, job, follow=follow, rank=rank)
     if code:
@@ -161,22 +159,21 @@ def _job_table(jobs: list[Message], *, narrow: bool) -> Table:
 
 
 def _kept_jobs(home: ClusterHome) -> dict[str, Path]:
-    """Return the folders of the jobs whose logs are here, the newest last."""
-    kept = [item for item in home.pulled().items() if _log_files(item[1]).is_dir()]
-    return dict(sorted(kept, key=lambda item: _log_files(item[1]).stat().st_mtime))
+    """Return the jobs whose logs are here, and in which folder, the newest last."""
+    logs = {job: folder / "run" / "logs" for job, folder in home.pulled().items()}
+    kept = [(job, folder) for job, folder in logs.items() if folder.is_dir()]
+    return dict(sorted(kept, key=lambda item: item[1].stat().st_mtime))
 
 
 def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | None) -> int:
     """Print what was pulled of a job; returns the exit code: the job's own where it is followed."""
     kept = _kept_jobs(home)
-    if job is None and kept:
-        job = list(kept)[-1]
+    if job is None:
+        job = next(reversed(kept), None)
     if job not in kept:
         known = f"kept are {', '.join(sorted(kept))}" if kept else "and no job was pulled from it"
         raise UsageError(f"the cluster {home.name} is not up, {known}; drumline up makes it")
-    logs = {
-        int(path.stem.partition("-")[2]): path for path in _log_files(kept[job]).glob("rank-*.log")
-    }
+    logs = {int(path.stem.partition("-")[2]): path for path in kept[job].glob("rank-*.log")}
     refuse_rank(job, rank, logs)
     for number, log in sorted(logs.items()):
         if rank in (None, number):
@@ -185,7 +182,7 @@ def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int |
     if not follow:
         return 0
     try:
-        state = JobState.from_json(json.loads((kept[job] / "state.json").read_text()))
+        state = JobState.from_json(json.loads((kept[job].parents[1] / "state.json").read_text()))
     except (OSError, ValueError):
         state = JobState()
     if not state.over:
@@ -194,10 +191,6 @@ def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int |
             f"knows how it ended"
         )
     return print_end(job, state)
-
-
-def _log_files(folder: Path) -> Path:
-    return folder / "run" / "logs"
 
 
 def pull_command(job: str | None, which: str | None, *, into: Path | None, watch: bool) -> None:

@@ -25,7 +25,6 @@ from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab
 from drumline.labs.check import (
     CheckResult,
     CheckWatch,
-    VerdictExplanation,
     check_lab,
     check_title,
     explain_verdict,
@@ -178,16 +177,8 @@ def _line(verdict: Verdict, language: Language) -> Text:
 
 def _explain_all(console: Console, result: CheckResult, language: Language) -> None:
     for verdict in result.verdicts:
-        if verdict.status not in (Status.TO_DO, Status.WRONG):
-            continue
-        mark, title = lab_label(verdict.status, language), check_title(verdict.check, language)
-        console.print()
-        console.print(Text(f"{mark} {title}", style=_STYLES[verdict.status]))
-        told = explain_verdict(verdict, language)
-        if verdict.status is Status.TO_DO:
-            _say(console, told.seen)
-        else:
-            _explain(console, told, verdict, language)
+        if verdict.status in (Status.TO_DO, Status.WRONG):
+            _explain(console, verdict, language)
     console.print()
     key = "all right" if result.passed else "summary"
     console.print(
@@ -206,9 +197,15 @@ def _explain_all(console: Console, result: CheckResult, language: Language) -> N
         console.print(source, markup=False, soft_wrap=True)
 
 
-def _explain(
-    console: Console, told: VerdictExplanation, verdict: Verdict, language: Language
-) -> None:
+def _explain(console: Console, verdict: Verdict, language: Language) -> None:
+    mark, title = lab_label(verdict.status, language), check_title(verdict.check, language)
+    console.print()
+    console.print(Text(f"{mark} {title}", style=_STYLES[verdict.status]))
+    told = explain_verdict(verdict, language)
+    if verdict.status is Status.TO_DO:
+        _say(console, told.seen)
+        return
+
     def say(name: str, text: str, *, empty: bool = False) -> None:
         if text or empty:
             _say(console, text, lab_label(name, language) + lab_label("colon", language))

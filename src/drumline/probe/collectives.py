@@ -54,7 +54,7 @@ def main() -> None:
     fixed = [request["rounds"]] * len(request["sizes"])
     counts = fixed if request["rounds"] else contest.choose_rounds(request["budget_s"])  # 2
     turns = contest.run(counts)  # 3
-    probe.answer({"rank": probe.rank, "interface": rank_interface(), "turns": turns})
+    probe.answer({"interface": rank_interface(), "turns": turns})
     probe.leave()
 
 

@@ -6,19 +6,17 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store
 
-from drumline.comm import LOOPBACK, build_store, join_group
+from drumline.comm import LOOPBACK, StoreBarrier, build_store, join_group
 from drumline.core.errors import RunDirError
 from drumline.core.json_lines import Message
 from drumline.core.rundir import PROGRESS, RunDir
 
-_TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0
 _NOTE_EVERY_S = 0.5
 FEWEST, MOST = 5, 25
 """rounds of a measurement, where the request does not say how many"""
@@ -31,27 +29,22 @@ class Probe:
     run: RunDir
     rank: int
     world_size: int
-    store: Store
+    barrier: StoreBarrier
+    """at the store alone, whatever state the connections are in"""
     request: Message
     """what the command wants to know"""
     _noted_s: float = 0.0
     """when progress was last noted"""
 
     def answer(self, document: dict[str, object]) -> None:
-        """Leave what this rank saw."""
-        self.run.write_json(f"answer-{self.rank}.json", document)
+        """Leave what this rank saw, and which rank it is."""
+        self.run.write_json(f"answer-{self.rank}.json", {"rank": self.rank, **document})
 
     def note_progress(self, share: float, now: str) -> None:
         """Leave a note of how far the ranks have come; rank 0 does, at most twice a second."""
         if self.rank == 0 and time.monotonic() - self._noted_s > _NOTE_EVERY_S:
             self._noted_s = time.monotonic()
             self.run.write_json(PROGRESS, {"share": share, "now": now})
-
-    def wait_for_all(self, where: str) -> None:
-        """Wait for the others by the store alone, whatever state the connections are in."""
-        self.store.set(f"{where}/{self.rank}", "here")
-        everybody = [f"{where}/{rank}" for rank in range(self.world_size)]
-        self.store.wait(everybody, timedelta(seconds=_TIMEOUT_S))
 
     def leave(self) -> None:
         """Leave the group when all are done."""
@@ -69,17 +62,18 @@ def join_probe() -> Probe:
     torch.set_num_threads(1)
     init = "env" if "TORCHELASTIC_USE_AGENT_STORE" in os.environ else "tcp"  # mpirun has no store
     store = build_store(
-        init, rank=rank, rendezvous=run.rendezvous, tag="probe", timeout_s=_TIMEOUT_S
+        init, rank=rank, rendezvous=run.rendezvous, tag="probe", timeout_s=TIMEOUT_S
     )
     join_group(
         store,
         rank=rank,
         world_size=world_size,
         backend="gloo",
-        timeout_s=float(request.get("timeout_s", _TIMEOUT_S)),
+        timeout_s=float(request.get("timeout_s", TIMEOUT_S)),
         leader=os.environ.get("MASTER_ADDR", LOOPBACK),
     )
-    return Probe(run, rank, world_size, store, request)
+    barrier = StoreBarrier(store, rank=rank, world_size=world_size)
+    return Probe(run, rank, world_size, barrier, request)
 
 
 def affordable_rounds(budget_s: float, round_s: float) -> int:

@@ -26,7 +26,7 @@ from drumline.comm.halving import dissemination_barrier
 from drumline.comm.recording import Recording, RecordingChannel
 from drumline.core.errors import CommError
 from drumline.probe.exercise import Exercise, read_marks
-from drumline.probe.ranks import Probe, join_probe
+from drumline.probe.ranks import TIMEOUT_S, Probe, join_probe
 from drumline.schedules.collectives import CollectiveCall
 
 _TURNS = 13
@@ -51,7 +51,7 @@ def main() -> None:
     noted, span = record(call, probe.rank, watch=False)  # 3
     watched, _ = record(call, probe.rank, watch=True)  # 4
     assert noted.events == watched.events, "an algorithm sends the same messages each time"
-    probe.answer({"rank": probe.rank, "recorded": span, **timed, **to_document(noted, watched)})
+    probe.answer({"recorded": span, **timed, **to_document(noted, watched)})
     probe.leave()
 
 
@@ -73,7 +73,7 @@ def _record_deadlock(probe: Probe) -> None:
         Exercise(call, probe.rank).run_checked(Communicator(checked=True, timeout_s=_AGREE_S))  # 5
     except CommError as error:
         refused = error.message
-    probe.wait_for_all("checked")
+    probe.barrier.wait_for_all("have its call compared", TIMEOUT_S)
     recording = Recording(timeout_s=probe.request["patience_s"])
     exercise, channel = _begin(recording, call, probe.rank)
     began = time.monotonic_ns()
@@ -84,9 +84,8 @@ def _record_deadlock(probe: Probe) -> None:
             raise
     recording.look()
     span = began, time.monotonic_ns()
-    document = {"rank": probe.rank, "recorded": span, "checked": refused}
-    probe.answer({**document, **to_document(recording, recording)})
-    probe.wait_for_all("answered")  # 7
+    probe.answer({"recorded": span, "checked": refused, **to_document(recording, recording)})
+    probe.barrier.wait_for_all("answer", TIMEOUT_S)  # 7
 
 
 def _begin(

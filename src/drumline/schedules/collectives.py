@@ -120,8 +120,8 @@ def _known(name: str, among: Collection[str], what: str) -> str:
 
 def _chunked_ring(n: int, call: CollectiveCall) -> Rounds:
     sizes = even(call.elements, n)
-    scatter = round_ring(n, sizes, ahead=1, element_bytes=call.element_bytes)
-    return scatter + round_ring(n, sizes, ahead=0, element_bytes=call.element_bytes)
+    scatter = round_ring(sizes, call.element_bytes, ahead=1)
+    return scatter + round_ring(sizes, call.element_bytes, ahead=0)
 
 
 class _Halving:
@@ -238,16 +238,12 @@ PLANS: Mapping[str, Mapping[str, Callable[[CollectiveCall], Rounds]]] = MappingP
         },
         "all_gather": {
             "linear": lambda c: pairwise(c.ranks, c.part),
-            "ring": lambda c: round_ring(
-                c.ranks, [c.part] * c.ranks, ahead=0, element_bytes=c.element_bytes
-            ),
+            "ring": lambda c: round_ring([c.part] * c.ranks, c.element_bytes, ahead=0),
             "halving_doubling": lambda c: _Halving(c).all_gather(),
         },
         "reduce_scatter": {
             "linear": lambda c: pairwise(c.ranks, c.part),
-            "ring": lambda c: round_ring(
-                c.ranks, [c.part] * c.ranks, ahead=1, element_bytes=c.element_bytes
-            ),
+            "ring": lambda c: round_ring([c.part] * c.ranks, c.element_bytes, ahead=1),
             "halving_doubling": lambda c: _Halving(c).reduce_scatter(),
         },
         "all_reduce": {

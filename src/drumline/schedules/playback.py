@@ -53,25 +53,14 @@ class History:
     """What one rank held, look by look."""
 
     def __init__(self, answer: Answer) -> None:
-        self.rank = answer["rank"]
         self.rooms = answer["rooms"]
         self.events = answer["events"]
         self.messages = answer["messages"]
         self.looks = [(look["events"], look["room"], look["runs"]) for look in answer["held"]]
-        self.message_bounds = {
-            bound
-            for number in range(len(self.messages))
-            for _, element, count, _ in self.carried(number)
-            for bound in (element, element + count)
-        }
 
     def at(self, events: int) -> dict[int, list[list[int]]]:
-        """What each room held after so many events."""
-        held: dict[int, list[list[int]]] = {}
-        for after, room, runs in self.looks:
-            if after <= events:
-                held[room] = runs
-        return held
+        """What each room held after so many events: what was seen last."""
+        return {room: runs for after, room, runs in self.looks if after <= events}
 
     def carried(self, number: int) -> list[list[int]]:
         """What a message took along, or brought: the stretch of its room that it covers."""
@@ -202,14 +191,16 @@ def build_playback(call: CollectiveCall, answers: Sequence[Answer]) -> Playback:
         pieces, holdings = [(0, 1)], _arrivals(answers, by_note)
     else:
         pieces = _cut_pieces(call, histories)
+        steps: list[dict[int, int]] = [{} for _ in histories]
         for (rank, number), move in by_note.items():
+            steps[rank][number] = move.step
             if histories[rank].messages[number]["kind"] == "send":
                 runs = histories[rank].carried(number)
                 move.content = [content for run in runs for content in _contents(run, pieces)]
-        steps = max((move.step for move in moves), default=0)
+        ranks = list(zip(histories, steps, strict=True))
         holdings = [
-            [history.holding(_steps(history, by_note), step, pieces, call) for history in histories]
-            for step in range(steps + 1)
+            [history.holding(own, step, pieces, call) for history, own in ranks]
+            for step in range(1 + max((move.step for move in moves), default=0))
         ]
     moves.sort(key=lambda move: (move.step, move.source, move.posted_ns))
     return Playback(call=call, pieces=pieces, moves=moves, holdings=holdings)
@@ -220,28 +211,21 @@ _ByNote = dict[tuple[int, int], Move]
 
 
 def _match(answers: Sequence[Answer], began: int) -> tuple[list[Move], _ByNote]:
-    """Find the two sides of each message."""
+    """Find the two sides of each message: sends come first, for receipts to find theirs."""
     sends: dict[tuple[Any, ...], Move] = {}
     by_note: _ByNote = {}
-    for kind in ("send", "recv"):
-        for answer in answers:
-            rank = answer["rank"]
-            for number, note in enumerate(answer["messages"]):
-                if note["kind"] != kind:
-                    continue
-                way = (rank, note["peer"]) if kind == "send" else (note["peer"], rank)
-                key = (*way, *note["channel"], note["sequence"])
-                if kind == "send":
-                    sends[key] = Move(
-                        source=rank,
-                        target=note["peer"],
-                        nbytes=note["nbytes"],
-                        posted_ns=note["posted_ns"] - began,
-                    )
-                elif key in sends and note["ended_ns"] is not None:
-                    sends[key].received_ns = note["ended_ns"] - began
-                if key in sends:
-                    by_note[rank, number] = sends[key]
+    notes = [(each["rank"], *item) for each in answers for item in enumerate(each["messages"])]
+    for rank, number, note in sorted(notes, key=lambda item: item[2]["kind"] != "send"):
+        sent, peer = note["kind"] == "send", note["peer"]
+        source, target = (rank, peer) if sent else (peer, rank)
+        key = (source, target, *note["channel"], note["sequence"])
+        if sent:
+            nbytes, posted_ns = note["nbytes"], note["posted_ns"] - began
+            sends[key] = Move(source=source, target=target, nbytes=nbytes, posted_ns=posted_ns)
+        elif key in sends and note["ended_ns"] is not None:
+            sends[key].received_ns = note["ended_ns"] - began
+        if key in sends:
+            by_note[rank, number] = sends[key]
     return list(sends.values()), by_note
 
 
@@ -277,10 +261,6 @@ def _number_steps(answers: Sequence[Answer], by_note: _ByNote) -> None:
             move.step = taken_in[rank] = max(move.step, taken_in[rank], sending[rank])
 
 
-def _steps(history: History, by_note: _ByNote) -> dict[int, int]:
-    return {number: move.step for (rank, number), move in by_note.items() if rank == history.rank}
-
-
 def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankContents]]:
     """What ranks know in a barrier: who has come to it, their own and what messages tell them."""
     knows = [1 << rank for rank in range(len(answers))]
@@ -301,8 +281,9 @@ def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankCont
 
 def _cut_pieces(call: CollectiveCall, histories: Sequence[History]) -> Pieces:
     """Cut where any rank ever held one thing on one side and another on the other."""
-    held = [run for history in histories for _, _, runs in history.looks for run in runs]
+    runs = [run for history in histories for _, _, held in history.looks for run in held]
+    for history in histories:
+        runs += [run for note in range(len(history.messages)) for run in history.carried(note)]
     bounds = {0, call.nbytes // call.element_bytes}
-    bounds |= {bound for _, element, count, _ in held for bound in (element, element + count)}
-    bounds = bounds.union(*(history.message_bounds for history in histories))
+    bounds |= {bound for _, element, count, _ in runs for bound in (element, element + count)}
     return list(pairwise(sorted(bounds)))

@@ -64,9 +64,9 @@ def chain(n: int, first: int, parts: Sequence[int]) -> Rounds:
     ]
 
 
-def round_ring(n: int, sizes: Sequence[int], *, ahead: int, element_bytes: int) -> Rounds:
-    """Schedule a ring: all send to the right, n−1 times: rank r piece r−ahead−s in step s."""
-    rounds = []
+def round_ring(sizes: Sequence[int], element_bytes: int, *, ahead: int) -> Rounds:
+    """Schedule a ring of n pieces: all n send to the right, rank r piece r−ahead−s in step s."""
+    n, rounds = len(sizes), []
     for step in range(n - 1):
         pieces = [cut(sizes[(r - ahead - step) % n], element_bytes) for r in range(n)]
         for parts in zip_longest(*pieces, fillvalue=0):

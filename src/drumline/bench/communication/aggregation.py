@@ -110,21 +110,21 @@ def build_rank_rows(
         slowest = [max(totals) / 1e6 for totals in zip(*counted, strict=True)]  # all begin at once
         low, median, high = quartiles(slowest)
         per_step = 1000 / max(1, ledger.steps)
-        for row in ledger.ranks:
-            rows.append(
-                AggregationRow(
-                    situation=situation,
-                    kind=kind,
-                    rank=row.rank,
-                    node=row.rank * max(1, len(plans)) // len(logs),
-                    compute_ms=row.compute_s * per_step,
-                    wait_ms=row.wait_s * per_step,
-                    transfer_ms=row.transfer_s * per_step,
-                    step_ms=median,
-                    step_ms_low=low,
-                    step_ms_high=high,
-                )
+        rows += [
+            AggregationRow(
+                situation=situation,
+                kind=kind,
+                rank=row.rank,
+                node=row.rank * max(1, len(plans)) // len(logs),
+                compute_ms=row.compute_s * per_step,
+                wait_ms=row.wait_s * per_step,
+                transfer_ms=row.transfer_s * per_step,
+                step_ms=median,
+                step_ms_low=low,
+                step_ms_high=high,
             )
+            for row in ledger.ranks
+        ]
     return rows
 
 

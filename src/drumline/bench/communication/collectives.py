@@ -1,7 +1,5 @@
 """`drumline bench collectives`: runs the ranks, and works out what they measured.
 
-There is a row for each algorithm, backend, number of ranks and size.
-
 A turn's time is that of its slowest rank: until the last rank has begun it waits, from then on it
 transfers. All ranks have met before, so what they wait is how far apart they came out of that.
 

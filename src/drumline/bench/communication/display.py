@@ -1,7 +1,4 @@
-"""Tables of collectives and aggregation for a terminal, and their figures.
-
-matplotlib is imported only when a figure is drawn.
-"""
+"""Tables of collectives and aggregation for a terminal, and their figures."""
 
 from __future__ import annotations
 
@@ -138,10 +135,9 @@ def _rounded(rows: Sequence[CollectiveRow]) -> list[str]:
     """Say what was measured where it is not what was asked for, by number of ranks."""
     lines: dict[int, dict[int, str]] = {}
     for row in rows:
-        asked, size = row.asked_size, row.size
-        if asked != size:
-            rounded = f"{format_size(size)} for {format_size(asked)}"
-            lines.setdefault(row.ranks, {})[asked] = rounded
+        if row.asked_size != row.size:
+            rounded = f"{format_size(row.size)} for {format_size(row.asked_size)}"
+            lines.setdefault(row.ranks, {})[row.asked_size] = rounded
     return [
         f"measured, so that {ranks} ranks have equal parts: {', '.join(sizes.values())}."
         for ranks, sizes in lines.items()

@@ -10,7 +10,7 @@ Lab 4 draws its bars and curves by the same functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,10 +41,16 @@ def model_table(rows: Sequence[CaseRow], *, nodes: int) -> RenderableType:
         FittingColumn("ms", lambda row: milliseconds(row.median_s)),
         FittingColumn("samples/s", lambda row: f"{row.samples_per_s:.0f}", drop_order=1),
         FittingColumn("speed", lambda row: format_known("{:.2f}×", row.speedup), drop_order=6),
-        FittingColumn("MB", _megabytes, drop_order=7),
-        FittingColumn("bytes", _bytes, drop_order=5),
+        FittingColumn(
+            "MB", lambda row: _largest(row.peak_bytes, lambda n: f"{n / 1e6:.0f}"), drop_order=7
+        ),
+        FittingColumn(
+            "bytes",
+            lambda row: _largest(row.link_bytes or row.payload_bytes, format_bytes),
+            drop_order=5,
+        ),
         FittingColumn("bubble", _bubble, drop_order=4),
-        FittingColumn("idle", _idle, drop_order=2),
+        FittingColumn("idle", lambda row: _largest(row.idle_s, milliseconds), drop_order=2),
         FittingColumn("loss", lambda row: f"{row.loss:.4f}", drop_order=3),
     ]
     table = FittingTable(rows=rows, columns=columns, gap=1, elsewhere="--json, --csv")
@@ -84,24 +90,15 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.1f}" if seconds < 0.09995 else f"{seconds * 1e3:.0f}"
 
 
-def _megabytes(row: CaseRow) -> str:
-    return NOTHING if row.peak_bytes is None else f"{max(row.peak_bytes) / 1e6:.0f}"
-
-
-def _bytes(row: CaseRow) -> str:
-    """Write the bytes per step that the busiest node sent, or the busiest rank handed over."""
-    sent = row.link_bytes or row.payload_bytes
-    return NOTHING if sent is None else format_bytes(max(sent))
+def _largest(values: Sequence[float] | None, write: Callable[[float], str]) -> str:
+    """Write what the rank or node has that has most; where nobody noted it, nothing."""
+    return NOTHING if values is None else write(max(values))
 
 
 def _bubble(row: CaseRow) -> str:
     if row.bubble is None or row.bubble_theory is None:
         return NOTHING
     return f"{100 * row.bubble:.0f}|{row.bubble_theory:.0%}"
-
-
-def _idle(row: CaseRow) -> str:
-    return NOTHING if row.idle_s is None else milliseconds(max(row.idle_s))
 
 
 def draw_model_parallel(style: FigureStyle, rows: Sequence[CaseRow]) -> Figure:

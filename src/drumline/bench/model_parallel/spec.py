@@ -1,6 +1,4 @@
-"""`drumline bench model-parallel`: one model, the forms in which it is trained, and the runs that
-these are.
-"""
+"""`drumline bench model-parallel`: one model, the forms in which it is trained, and their runs."""
 
 from __future__ import annotations
 
@@ -83,7 +81,9 @@ class ModelParallelSpec(BenchPlace, TrainingBench):
                 *keys,
             )
         layers = cuttable_layers(self.model)
-        parts = self._parts(form) * (CHUNKS if schedule == "interleaved" else 1)
+        stages = self.ranks // MIXED_COPIES if form == "mixed" else self.ranks
+        chunks = CHUNKS if schedule == "interleaved" else 1
+        parts = stages * chunks if form in CUT_FORMS else 1
         if layers is not None and parts > layers:
             fix = "raise model.layers" if self.model.name == "gpt-mini" else "choose another model"
             return ClashError(
@@ -92,11 +92,6 @@ class ModelParallelSpec(BenchPlace, TrainingBench):
                 *keys,
             )
         return None
-
-    def _parts(self, form: Form) -> int:
-        if form not in CUT_FORMS:
-            return 1
-        return self.ranks // MIXED_COPIES if form == "mixed" else self.ranks
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -189,10 +184,8 @@ def _cuts(spec: ModelParallelSpec, form: Form) -> Iterator[tuple[Schedule | None
         yield schedule, max(spec.microbatches)
     elif form == "pipeline":
         for count in spec.microbatches:
-            if count == 1:  # one microbatch has one order only
-                yield None, count
-                continue
-            yield from ((schedule, count) for schedule in spec.schedules)
+            orders = spec.schedules if count > 1 else (None,)  # one microbatch has one order only
+            yield from ((order, count) for order in orders)
     else:
         yield None, None
 

@@ -157,10 +157,8 @@ def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
     Raises:
         SpecError: the keys make no run.
     """
-    alone = spec.base.ranks == 1
-    cases = [
-        _build_case(spec, kind, None, spec.base) for kind in ((ALONE,) if alone else spec.kinds)
-    ]
+    first = (ALONE,) if spec.base.ranks == 1 else spec.kinds
+    cases = [_build_case(spec, kind, None, spec.base) for kind in first]
     for count in spec.counts[1:]:
         cases += [_build_case(spec, kind, mode, count) for mode in spec.mode for kind in spec.kinds]
     return cases
