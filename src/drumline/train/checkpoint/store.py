@@ -188,11 +188,13 @@ class CheckpointStore:
         fsync(sealed)
         fsync(draft)
         final = self.path_of(state.step)
-        if _is_whole(final):  # the same step again, after a restart: the same weights
-            shutil.rmtree(draft)
-        else:
+        try:
+            _read(final)
+        except _DAMAGED:
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
+        else:  # the same step again, after a restart: the same weights
+            shutil.rmtree(draft)
         fsync(self._folder)
         left = self._folder.glob(".draft-*")  # by a killed writer
         for old in [*self._paths()[self._keep :], *left]:
@@ -222,14 +224,6 @@ def _read(path: Path) -> Checkpoint:
             raise ValueError(f"{name} does not have the hash that was written with it")
     state = TrainState(**{key: content[key] for key in TrainState.__dataclass_fields__})
     return Checkpoint(path, state, content["scalars"])
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        _read(path)
-    except _DAMAGED:
-        return False
-    return True
 
 
 def _seal(content: Mapping[str, object]) -> str:
