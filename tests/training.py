@@ -23,21 +23,21 @@ from drumline.train.train import Trainer, build_runner
 
 def train(rank, world_size, values):
     """Train by a spec given as plain values; return the weights' hash and the flat weights."""
-    return train_with_result(rank, world_size, values)[:2]
+    return train_with_loss(rank, world_size, values)[:2]
 
 
-def train_with_result(rank, world_size, values):
-    """Train by a spec given as plain values; return what it came to, too."""
+def train_with_loss(rank, world_size, values):
+    """Train by a spec given as plain values; return the last loss, too."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir(Path(folder))
-        trainer, result = train_in(run, rank, world_size, {"evaluate": False, **values})
+        trainer, _ = train_in(run, rank, world_size, {"evaluate": False, **values})
         model = trainer.runner.model
         flat = torch.cat([param.detach().reshape(-1).double() for param in model.parameters()])
-    return weights_sha256(model), flat.numpy(), result
+    return weights_sha256(model), flat.numpy(), trainer.state.loss
 
 
 def train_in(run, rank, world_size, values):
-    """Train by a spec given as plain values, into a folder; return the trainer and its result."""
+    """Train by a spec given as plain values, into a folder; return the trainer and its score."""
     spec = validate_spec({"workers": world_size, **values})
     info = RankInfo(rank=rank, world_size=world_size, local_rank=rank)
     data, model = load_data_and_model(spec, [])
@@ -56,10 +56,10 @@ def train_in(run, rank, world_size, values):
             scalars=ScalarWriter(run.path / "tensorboard"),
             since=time.monotonic(),
         )
-        result = trainer.run()
+        score = trainer.run()
         trainer.scalars.close()
         runner.close()
-    return trainer, result
+    return trainer, score
 
 
 def train_all(rank, world_size, cases):

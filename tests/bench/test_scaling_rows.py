@@ -293,7 +293,8 @@ def test_words_that_make_no_study(words, why):
 
 
 def test_a_batch_that_is_enough_for_weak_scaling():
-    assert read("batch=1", "workers=1,4", "mode=weak").batch_of("weak", Count(1, 4)) == 4
+    named = cases("batch=1", "workers=1,4", "mode=weak", "kinds=ddp")
+    assert named["weak ddp ×4"].data.batch == 4
 
 
 def test_counts_by_themselves_are_powers_of_two_up_to_the_cores(monkeypatch):

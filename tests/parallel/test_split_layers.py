@@ -299,7 +299,7 @@ def test_a_name_with_the_same_tensor_goes_with_it() -> None:
 
 def test_looking_does_not_load_the_compiler() -> None:
     code = (
-        "import sys; from torch import nn; from drumline.parallel.split import find_layers;"
+        "import sys; from torch import nn; from drumline.parallel.split.layers import find_layers;"
         "find_layers(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)));"
         "print('torch._dynamo' in sys.modules)"
     )
