@@ -7,14 +7,14 @@ from collections.abc import Callable
 from drumline.bench.scaling.rows import Parts, RunTimes, Study
 from drumline.bench.scaling.run import ScalingResult, build_scaling_result
 from drumline.bench.scaling.spec import ScalingCase, ScalingSpec, plan_rounds, plan_scaling
-from drumline.spec.load import read_options
+from drumline.spec.load import read_spec
 
 Take = Callable[[ScalingCase], Parts | None]
 """what a step of a run is made of; None: the run failed"""
 
 
 def read(*words: str) -> ScalingSpec:
-    return read_options(ScalingSpec, words, "an example")
+    return read_spec(ScalingSpec, words, "an example")
 
 
 def make_study(take: Take, *words: str, cores: int = 4) -> Study:

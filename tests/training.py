@@ -17,6 +17,7 @@ from drumline.spec.load import validate_spec
 from drumline.train.checkpoint.distributed import RunCheckpoints
 from drumline.train.rank import RankInfo
 from drumline.train.runners.base import build_context, load_data_and_model
+from drumline.train.scalars import ScalarWriter
 from drumline.train.train import Trainer, build_runner
 
 
@@ -52,10 +53,11 @@ def train_in(run, rank, world_size, values):
             runner,
             events,
             checkpoints=RunCheckpoints(run, context, events, barrier),
-            scalars=None,
+            scalars=ScalarWriter(run.path / "tensorboard"),
             since=time.monotonic(),
         )
         score = trainer.run()
+        trainer.scalars.close()
         runner.close()
     return trainer, score
 

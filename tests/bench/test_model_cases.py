@@ -10,12 +10,12 @@ from drumline.bench.model_parallel.spec import ModelParallelSpec, cuttable_layer
 from drumline.core.errors import SpecError
 from drumline.models import build_outline
 from drumline.parallel.split.layers import find_layers
-from drumline.spec.load import read_options
+from drumline.spec.load import read_spec
 from drumline.spec.parts import ModelSpec
 
 
 def read(*words: str) -> ModelParallelSpec:
-    return read_options(ModelParallelSpec, words, "an example")
+    return read_spec(ModelParallelSpec, words, "an example")
 
 
 def labels(*words: str) -> list[str]:

@@ -19,7 +19,7 @@ from drumline.labs.catalogue import LABS, starter_files
 from drumline.labs.check import load_pointers
 from drumline.labs.text import read_texts
 from drumline.report.page.translator import Language
-from drumline.spec.load import load_spec, read_options
+from drumline.spec.load import load_spec, read_spec
 from wrong import SOLUTIONS
 
 SOURCE = Path(drumline.__file__).parent
@@ -101,9 +101,9 @@ def _check_command(words: list[str]) -> None:
         case ["train", *rest]:
             load_spec(None, rest)
         case ["bench", "collectives", *rest]:
-            read_options(CollectivesSpec, rest, "")
+            read_spec(CollectivesSpec, rest, "")
         case ["bench", "aggregation", *rest]:
-            read_options(AggregationSpec, rest, "")
+            read_spec(AggregationSpec, rest, "")
         case ["bench", "model-parallel"]:
             pass
         case ["lab", name, *_]:

@@ -25,7 +25,7 @@ from drumline.report.page.blocks import Picture
 from drumline.report.page.table import Table
 from drumline.report.plots import FigureStyle, error_bars, render_inline
 from drumline.report.runs.record import CurvePoint
-from drumline.spec.load import read_options
+from drumline.spec.load import read_spec
 from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes
 
 LABS = {1: OPTIMIZERS, 3: DATA_PARALLEL}
@@ -239,7 +239,7 @@ def test_on_simulated_nodes_every_rank_is_a_node():
 
 def test_a_link_needs_nodes_to_join():
     with pytest.raises(UsageError, match="set nodes=2 or more"):
-        read_options(LabSettings, ["link=1gbit"], "nodes=2")
+        read_spec(LabSettings, ["link=1gbit"], "nodes=2")
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])

@@ -54,15 +54,20 @@ def left(rank: int, exit_code: int) -> dict:
     return {"event": "worker_exit", "rank": rank, "exit_code": exit_code, "time": 9.0}
 
 
+def ended(run: RunDir, **told) -> RunOutcome:
+    """What is left of a run whose ranks could write all errors to its directory."""
+    return RunOutcome(run=run, fallback_events=run.path / "scratch", **told)
+
+
 def outcome(run: RunDir, *, world_size: int = 2, exit_codes=(1,)) -> DrumlineError:
     with pytest.raises(DrumlineError) as caught:
-        RunOutcome(run=run, world_size=world_size, exit_codes=list(exit_codes)).check()
+        ended(run, world_size=world_size, exit_codes=list(exit_codes)).check()
     return caught.value
 
 
 def test_a_run_whose_agents_ended_well_has_no_error(run):
     write(run, 0, start(), error(0, 1.0))  # of a worker that was restarted
-    RunOutcome(run=run, world_size=2, exit_codes=[0, 0]).check()
+    ended(run, world_size=2, exit_codes=[0, 0]).check()
 
 
 def test_the_cause_comes_first_however_late_it_was_written(run):
@@ -241,7 +246,7 @@ def test_a_rank_that_stopped_answering_is_told_with_its_node(run):
 def test_several_that_stopped_answering_are_told_by_what_limits_the_wait(run, timeout, until):
     write(run, 1, start(), silent(1, []))
     with pytest.raises(WorkerError) as caught:
-        RunOutcome(run=run, world_size=3, exit_codes=[1], timeout=timeout).check()
+        ended(run, world_size=3, exit_codes=[1], timeout=timeout).check()
     slow = " if they were only slow" if timeout else ""
     assert caught.value.message == (
         f"ranks 0 and 2 stopped answering: rank 1 waited for them {until}{slow}; "
@@ -258,7 +263,7 @@ def test_a_log_that_will_be_gone_is_quoted_and_not_pointed_to(run):
     ):
         run.rank_log(1).write_text(printed)
         with pytest.raises(WorkerError) as caught:
-            RunOutcome(run=run, world_size=2, exit_codes=[1], kept=False).check()
+            ended(run, world_size=2, exit_codes=[1], kept=False).check()
         message = caught.value.message
         assert message.startswith(
             "rank 1 was killed by SIGKILL (out of memory?); one other rank then lost the "

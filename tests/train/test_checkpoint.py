@@ -36,7 +36,7 @@ def trained(steps=3):
 
 def save(store, step, model, optimizer):
     snapshot = gather_snapshot(model, optimizer, ShardSpec())
-    return store.save(TrainState(step=step), snapshot, rank=0)
+    return store.save(TrainState(step=step), snapshot, ShardSpec(), rank=0)
 
 
 def never(path, why):
@@ -50,8 +50,8 @@ def test_what_is_read_is_what_was_written(tmp_path):
     found = store.newest(never)
     fresh, fresh_optimizer = build(), None
     fresh_optimizer = Adam(fresh.parameters(), lr=0.5)
-    found.load_model(fresh)
-    found.load_optimizer(fresh_optimizer, fresh)
+    found.load_model(fresh, ShardSpec())
+    found.load_optimizer(fresh_optimizer, fresh, ShardSpec())
     assert found.state.step == 3
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, fresh.state_dict()[name])
@@ -128,7 +128,7 @@ def test_another_model_is_refused_with_the_reason(tmp_path):
     store = CheckpointStore(tmp_path, keep=1)
     save(store, 1, model, optimizer)
     with pytest.raises(CheckpointError, match="does not fit the model"):
-        store.newest(never).load_model(nn.Linear(2, 2))
+        store.newest(never).load_model(nn.Linear(2, 2), ShardSpec())
 
 
 def test_a_failing_write_names_the_way_out_and_keeps_the_last(tmp_path, monkeypatch):

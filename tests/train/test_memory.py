@@ -117,7 +117,7 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
     ]
     snapshot = gather_snapshot(model, optimizer, ShardSpec())
     store = CheckpointStore(tmp_path, keep=1)
-    store.save(TrainState(step=1), snapshot, rank=0)
+    store.save(TrainState(step=1), snapshot, ShardSpec(), rank=0)
     answer = subprocess.run(
         [sys.executable, "-c", RESUME, str(tmp_path)], capture_output=True, text=True, timeout=100
     )

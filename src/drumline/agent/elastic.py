@@ -43,6 +43,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.multiprocessing import ProcessContext
 
+from drumline.agent.cpu_throttle import CpuThrottle
 from drumline.agent.worker import enter_task, run_worker
 from drumline.comm.store import announced_store, rendezvous_host, serve_store
 from drumline.core.formatting import listed
@@ -137,8 +138,6 @@ def throttled_workers(task: AgentTask) -> Iterator[str]:
     sign in that are slowed; "" where they run freely.
     """
     if task.cpu < 1:
-        from drumline.agent.cpu_throttle import CpuThrottle
-
         with CpuThrottle(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as throttle:
             yield str(throttle.register)
         return

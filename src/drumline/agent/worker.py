@@ -35,20 +35,17 @@ def enter_task(task: AgentTask) -> None:
 def run_worker(task: AgentTask, register: str) -> None:
     """Run a worker that an agent has forked, as one rank of the agent's task."""
     enter_task(task)
+    if register:  # the agent is to slow this worker
+        sign_in(register)
     if "OMP_NUM_THREADS" in task.variables:  # read when torch was loaded, before it was set
         import torch
 
         torch.set_num_threads(int(task.variables["OMP_NUM_THREADS"]))
-    _run_rank(task.run, register, *task.script)
+    _run_rank(task.run, *task.script)
 
 
-def _run_rank(run_path: str, register: str, *script: str) -> None:
-    """Be the rank that the environment says, of a run, whose spec it trains by without a script.
-
-    `register`: where workers sign in that the agent is to slow (`cpu_throttle`); "" for nowhere.
-    """
-    if register:
-        sign_in(register)
+def _run_rank(run_path: str, *script: str) -> None:
+    """Be the rank that the environment says, of a run, whose spec it trains by without a script."""
     if script:
         _run_script(Path(run_path), script)
     else:
@@ -94,7 +91,7 @@ def _run_mpi_rank() -> int:
     child = os.fork()
     if child == 0:
         die_with_parent(parent)  # before torch, which takes a while to load
-        _run_rank(str(run.path), "", *sys.argv[2:])
+        _run_rank(str(run.path), *sys.argv[2:])
         return 0
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)

@@ -1,8 +1,10 @@
 """The one loop that runs many training runs, for benches and labs; and what a bench comes to.
 
-for ended in run_cases(cases, out=None, watch=watch):
-if ended.error is None:
-rows.append(read_something(ended.run))        the directory is there until the next turn
+    for ended in run_cases(cases, out=None, watch=watch):
+        if ended.error is None:
+            rows.append(read_something(ended.run))        the directory is there until the next turn
+
+A case has a label for people, a slug for files, and the spec of a run or of a whole bench.
 """
 
 from __future__ import annotations

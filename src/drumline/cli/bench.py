@@ -28,7 +28,7 @@ from drumline.core.formatting import counted, format_bytes
 from drumline.launch.mpirun import require_mpirun
 from drumline.launch.runs import refuse_without_gpu
 from drumline.report.plots import FigureStyle, write_figure
-from drumline.spec.load import read_options
+from drumline.spec.load import read_spec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +62,7 @@ def _check(output: OutputOptions, cases: Iterable[RunCase] = ()) -> None:
 
 def collectives_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench collectives`, and show what came out."""
-    spec = read_options(CollectivesSpec, args, _COLLECTIVES)
+    spec = read_spec(CollectivesSpec, args, _COLLECTIVES)
     _check(output)
     with watched() as watch:
         result = run_collectives(spec, out=output.out, watch=watch)
@@ -80,7 +80,7 @@ def _print_collectives(console: Console, result: CollectivesResult) -> None:
 
 def aggregation_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench aggregation`, and show what came out."""
-    spec = read_options(AggregationSpec, args, _AGGREGATION)
+    spec = read_spec(AggregationSpec, args, _AGGREGATION)
     _check(output)
     with watched() as watch:
         result = run_aggregation(spec, out=output.out, watch=watch)
@@ -101,7 +101,7 @@ def _print_aggregation(console: Console, result: AggregationResult) -> None:
 
 def model_parallel_command(args: list[str], output: OutputOptions, traces: Path | None) -> None:
     """Run `drumline bench model-parallel`, and show what each form costs."""
-    spec = read_options(ModelParallelSpec, args, _MODEL_PARALLEL)
+    spec = read_spec(ModelParallelSpec, args, _MODEL_PARALLEL)
     plan = plan_cases(spec)
     if traces is not None and traces.exists() and not traces.is_dir():
         raise UsageError(f"--traces {traces}: that is a file; name a folder")
@@ -132,7 +132,7 @@ def _print_model_parallel(console: Console, result: ModelParallelResult) -> None
 
 def scaling_command(args: list[str], output: OutputOptions) -> None:
     """Run `drumline bench scaling`, and show what more ranks gain and lose."""
-    spec = read_options(ScalingSpec, args, _SCALING)
+    spec = read_spec(ScalingSpec, args, _SCALING)
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
     _check(output, runs)
     with watched(by_case=True) as watch:

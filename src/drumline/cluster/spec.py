@@ -19,7 +19,7 @@ from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
-from drumline.spec.load import read_file
+from drumline.spec.load import read_spec
 from drumline.spec.parts import ClashError, LinkSpec, SpecPart
 
 P = TypeVar("P", "Ec2Spec", "HostSpec")
@@ -200,7 +200,8 @@ def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpe
             f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
             f"machine, ec2 and ssh are the others), or name another file: OTHER.yaml"
         )
-    return read_file(ClusterSpec, path, overrides).beside(path.absolute().parent)
+    spec = read_spec(ClusterSpec, overrides, "name=mine nodes=4", path=path)
+    return spec.beside(path.absolute().parent)
 
 
 def find_cluster(name: str | None) -> tuple[ClusterSpec, ClusterHome]:
@@ -220,7 +221,7 @@ def find_cluster(name: str | None) -> tuple[ClusterSpec, ClusterHome]:
         names = f"; there {'is' if len(known) == 1 else 'are'} {listed(known)}" if known else ""
         raise UsageError(f"no cluster {name} is up{names}; make it with: drumline up")
     home = ClusterHome.of(name)
-    return read_file(ClusterSpec, home.spec_file), home
+    return read_spec(ClusterSpec, path=home.spec_file), home
 
 
 def refuse_fewer_nodes(spec: ClusterSpec, home: ClusterHome) -> None:

@@ -92,8 +92,7 @@ class JsonLines:
 
     def messages(self) -> Iterator[Message]:
         """Give the complete messages; raises ValueError for what is none."""
-        while (line := self.line()) is not None:
-            yield json.loads(line)
+        return map(json.loads, iter(self.line, None))
 
     def take(self, count: int) -> bytes:
         """Return the next bytes: so many, or as many as there are."""
@@ -121,8 +120,7 @@ class JsonStream:
         return json.loads(line) if line else None
 
     def __iter__(self) -> Iterator[Message]:
-        while (message := self.receive()) is not None:
-            yield message
+        return iter(self.receive, None)
 
     def read_exactly(self, count: int) -> bytes:
         """Read so many bytes; raises EOFError if the other side closes the stream before that."""

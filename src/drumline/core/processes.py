@@ -1,4 +1,4 @@
-"""Processes that end with their parent, signals held back meanwhile, and the cores there are.
+"""Processes that end with their parent, signals held back meanwhile, system calls, cores.
 
 `die_with_parent`: on Linux the kernel sends the signal, even where the parent got SIGKILL and this
 process is stopped or deep in a C library. Elsewhere a thread looks for the parent twice a second.
@@ -53,6 +53,13 @@ def when_parent_ends(parent: int, then: Callable[[], None]) -> None:
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def call_libc(name: str, *arguments: int | bytes | None) -> None:
+    """Make a system call by the C library's function for it; raises OSError if that fails."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
 def exit_at_once(code: int) -> NoReturn:

@@ -201,12 +201,10 @@ def _make_first_free(root: Path, name: str) -> Path:
     number = 1
     while True:
         path = root / f"{name}-{number}"
-        try:
+        with contextlib.suppress(FileExistsError):
             path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
             return path
+        number += 1
 
 
 class EventWriter(contextlib.AbstractContextManager["EventWriter"]):

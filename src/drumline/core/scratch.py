@@ -20,7 +20,7 @@ import weakref
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError
-from drumline.core.lock import FileLock
+from drumline.core.lock import FileLock, is_locked
 from drumline.core.processes import deferred_signals
 
 _PREFIX = "drumline-"
@@ -69,13 +69,7 @@ def sweep() -> list[Path]:
 
 def is_held(path: Path) -> bool:
     """Whether the owner of a scratch folder lives."""
-    try:
-        lock = _hold(path / _LOCK, 0)
-    except OSError:  # there is no such folder any more
-        return False
-    if lock is not None:
-        lock.release()
-    return lock is None
+    return is_locked(path / _LOCK)
 
 
 def _root() -> Path:

@@ -25,7 +25,7 @@ from drumline.core.nodes import MAX_NODES
 from drumline.core.rundir import RunDir
 from drumline.data.catalogue import MNIST, find_files
 from drumline.report.runs.record import RunRecord, read_record
-from drumline.spec.load import read_options, validate_spec
+from drumline.spec.load import read_spec, validate_spec
 from drumline.spec.parts import LinkSpec, SpecPart, check_slow_nodes
 from drumline.spec.run_spec import RunSpec
 
@@ -56,7 +56,7 @@ def read_settings(args: Sequence[str], *, full: bool) -> LabSettings:
     Raises:
         SpecError: they make none; says which one, and the way out.
     """
-    settings = read_options(LabSettings, args, "drumline lab run 2 nodes=4 link=100mbit")
+    settings = read_spec(LabSettings, args, "drumline lab run 2 nodes=4 link=100mbit")
     return settings.model_copy(update={"full": True}) if full else settings
 
 

@@ -121,12 +121,12 @@ class SessionProcess:
         self._output.close()
 
 
-def end_all(sessions: Sequence[SessionProcess]) -> None:
+def end_all(sessions: Sequence[SessionProcess], *, within_s: float = _GRACE_S) -> None:
     """End a launch's agents that still run: SIGTERM, after a bounded wait or a Ctrl-C SIGKILL."""
     with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
         for session in sessions:
             session.process.terminate()
-        deadline = time.monotonic() + _GRACE_S
+        deadline = time.monotonic() + within_s
         for session in sessions:
             session.process.wait(max(0.0, deadline - time.monotonic()))
     with deferred_signals():

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from drumline.core.scratch import is_held, sweep
 from drumline.core.task import SCRATCH
 from drumline.launch.mpirun import find_mpirun
 from drumline.launch.network import TOOLS, NamespaceMethod, find_namespace_method, missing_tools
-from drumline.launch.preflight import list_gpus
+from drumline.launch.preflight import list_gpus, package_version
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,8 @@ def run_checks() -> list[Check]:
 
 
 def _torch() -> Check:
-    try:
-        return Check("torch", True, version("torch"))
-    except PackageNotFoundError:
-        return Check("torch", False, "not installed", "pip install torch")
+    found = package_version("torch")
+    return Check("torch", found is not None, found or "not installed", "pip install torch")
 
 
 def _gpu() -> Check:
@@ -88,7 +85,7 @@ def _mpi() -> Check:
     if find_spec("mpi4py") is None or mpirun is None:
         missing = "mpi4py" if find_spec("mpi4py") is None else "mpirun"
         return Check("MPI", False, f"no {missing}", "pip install 'drumline[mpi]'")
-    return Check("MPI", True, f"mpi4py {version('mpi4py')}, {mpirun}")
+    return Check("MPI", True, f"mpi4py {package_version('mpi4py')}, {mpirun}")
 
 
 def _tools() -> Check:
@@ -107,10 +104,8 @@ def _networks() -> list[Check]:
         return [Check("simulated nodes", False, "not here", error.message)]
     return [
         Check("simulated nodes", True, method.name),
-        _discipline(
-            method, "link rate", "tbf rate 1mbit burst 10000 limit 10000", "sch_tbf", "rate"
-        ),
-        _discipline(method, "link delay", "netem delay 1ms", "sch_netem", "delay_ms"),
+        _discipline(method, "link rate", "tbf rate 1mbit burst 10000 limit 10000", "rate"),
+        _discipline(method, "link delay", "netem delay 1ms", "delay_ms"),
         Check(
             "node CPU share",
             Path("/proc/self/schedstat").exists(),
@@ -120,13 +115,13 @@ def _networks() -> list[Check]:
     ]
 
 
-def _discipline(method: NamespaceMethod, name: str, options: str, module: str, key: str) -> Check:
+def _discipline(method: NamespaceMethod, name: str, options: str, key: str) -> Check:
     command = [*method.make, "tc", "qdisc", "add", "dev", "lo", "root", *options.split()]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     kind = options.split()[0]
     if tried.returncode == 0:
         return Check(name, True, f"by {kind}")
-    way_out = f"{key} is refused here; load the module where there is one: modprobe {module}"
+    way_out = f"{key} is refused here; load the module where there is one: modprobe sch_{kind}"
     return Check(name, False, f"this kernel has no {kind}", way_out)
 
 

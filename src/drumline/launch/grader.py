@@ -18,7 +18,7 @@ from pathlib import Path
 
 from drumline.core.errors import DrumlineError
 from drumline.core.json_lines import JsonLines, Message, encode
-from drumline.launch.agents import SessionProcess
+from drumline.launch.agents import SessionProcess, end_all
 
 _START_S = 90.0  # to load torch
 _SLACK_S = 15.0  # beyond a check's own limit: its processes are looked for and ended
@@ -72,10 +72,7 @@ class GraderProcess(SessionProcess, contextlib.AbstractContextManager["GraderPro
     def __exit__(self, *_: object) -> None:
         """End the process and all that it started; it ends when there are no more requests."""
         self.end_input()
-        self.process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_GOODBYE_S)
-        self.kill_and_wait()
+        end_all([self], within_s=_GOODBYE_S)
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.close()

@@ -36,7 +36,6 @@ default is another, and a newer default (bbr) does not fill the bucket in the sa
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import subprocess
 import sys
@@ -45,7 +44,7 @@ from pathlib import Path
 
 from drumline.core.json_lines import JsonStream
 from drumline.core.nodes import PREFIX, NodePlan
-from drumline.core.processes import die_with_parent
+from drumline.core.processes import call_libc, die_with_parent
 
 SWITCH = "switch"
 PORT = "eth0"
@@ -161,21 +160,14 @@ def _open_namespace() -> str:
     """Open a network namespace that lasts as long as this process; returns its path."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
-        _call("unshare", _CLONE_NEWNET)
+        call_libc("unshare", _CLONE_NEWNET)
         space = os.open("/proc/self/ns/net", os.O_RDONLY)
         with contextlib.suppress(OSError):  # a container may keep /proc/sys from being written
             _FORGET.write_text("1")
-        _call("setns", home, _CLONE_NEWNET)
+        call_libc("setns", home, _CLONE_NEWNET)
     finally:
         os.close(home)
     return f"/proc/{os.getpid()}/fd/{space}"
-
-
-def _call(name: str, *arguments: int) -> None:
-    """Make a system call that Python has from 3.12 on."""
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
 def run_batch(

@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drumline.core.errors import CommError, UsageError
+from drumline.core.files import write_atomic
 from drumline.core.formatting import listed
+from drumline.core.rundir import RunDir
 from drumline.core.task import RANK_OPTIONS
 
 if TYPE_CHECKING:
-    from drumline.core.rundir import RunDir
     from drumline.spec.run_spec import RunSpec
 
 
@@ -71,15 +72,11 @@ class OuterLauncher:
 
     def announce(self, run: RunDir) -> None:
         """Tell the other ranks which directory the run has (rank 0)."""
-        from drumline.core.files import write_atomic
-
         self.note.parent.mkdir(exist_ok=True)
         write_atomic(self.note, str(run.path))
 
     def wait_for_run(self, within_s: float | None = None) -> RunDir:
         """Learn which directory the run has (other ranks); a CommError if rank 0 is late."""
-        from drumline.core.rundir import RunDir
-
         within_s = _WAIT_S if within_s is None else within_s
         started = time.time()
         while time.time() - started < within_s:

@@ -31,7 +31,7 @@ class RunOutcome:
     world_size: int
     exit_codes: list[int | None]
     """of the agents, in node order"""
-    fallback_events: Path | None = None
+    fallback_events: Path
     """where ranks left errors that they could not write to the run directory"""
     since: float = 0.0
     """when this launch began; what an earlier session has logged does not count"""
@@ -81,9 +81,7 @@ class RunOutcome:
         logs = self.run.read_rank_events(self.world_size)
         errors = [error for log in logs for error in _since(log, "start", "error")]
         reported = {error["rank"] for error in errors}
-        for file in (
-            () if self.fallback_events is None else self.fallback_events.glob("rank-*.jsonl")
-        ):
+        for file in self.fallback_events.glob("rank-*.jsonl"):
             told = _since(read_events(file), "start", "error")
             errors += [error for error in told if error["rank"] not in reported]
         late = (error for error in errors if error["time"] >= self.since)

@@ -36,7 +36,7 @@ from drumline.core.rundir import EventTail, RunDir
 from drumline.core.task import AgentTask
 from drumline.launch.mpirun import MpiRun
 from drumline.launch.outcome import RunOutcome
-from drumline.launch.preflight import may_have_gpu
+from drumline.launch.preflight import may_have_gpu, package_version
 
 if TYPE_CHECKING:
     from drumline.core.nodes import NodePlan
@@ -67,17 +67,8 @@ def build_manifest(argv: list[str]) -> dict[str, object]:
         "cpu_count": os.cpu_count(),
         "platform": platform.platform(),
         "python": sys.version.split()[0],
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: package_version(name) for name in _PACKAGES},
     }
-
-
-def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version  # slow to load, rarely needed
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _git_commit() -> str | None:

@@ -224,13 +224,14 @@ class _Plan:
         return any(kept.startswith(path) for path in paths for kept in self.parameters)
 
 
-class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
+class _Registrations(contextlib.ExitStack):
     """Notes what modules register, and moves parameters to scratch memory unless the plan says no.
 
     torch calls hooks for all modules of the process, so nothing else may build one meanwhile.
     """
 
     def __init__(self, scratch: SharedStorage, plan: _Plan | None = None) -> None:
+        super().__init__()
         self.events: list[_Event] = []
         self.modules: list[nn.Module] = []
         """the one of each event"""
@@ -239,17 +240,8 @@ class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
         self._plan = plan
         # A parameter with two names is registered twice, and must stay one.
         self._moved: dict[int, tuple[weakref.ref[Tensor], nn.Parameter]] = {}
-
-    def __enter__(self) -> _Registrations:
-        self._handles = [
-            register_module_parameter_registration_hook(self._on_parameter),
-            register_module_module_registration_hook(self._on_module),
-        ]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self.enter_context(register_module_parameter_registration_hook(self._on_parameter))
+        self.enter_context(register_module_module_registration_hook(self._on_module))
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: nn.Parameter) -> Any:
         self._note(module, name)

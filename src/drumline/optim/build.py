@@ -64,7 +64,8 @@ def lr_at(
 
 
 def _shape(spec: ScheduleSpec, step: int, total_steps: int, steps_per_epoch: int) -> float:
-    done = _progress(spec.warmup_steps, step, total_steps)
+    way = max(1, total_steps - spec.warmup_steps)  # from the end of the warm-up to that of the run
+    done = 1.0 if step >= total_steps else max(0, step - spec.warmup_steps) / way
     match spec.name:
         case "constant":
             return 1.0
@@ -75,11 +76,3 @@ def _shape(spec: ScheduleSpec, step: int, total_steps: int, steps_per_epoch: int
         case "step":
             epoch = step // max(1, steps_per_epoch)
             return float(spec.gamma ** (epoch // spec.every))
-
-
-def _progress(warmup_steps: int, step: int, total_steps: int) -> float:
-    """Return how much of the way from the end of the warm-up to the end of the run is done."""
-    way = total_steps - warmup_steps
-    if way <= 0:
-        return 0.0 if step < total_steps else 1.0
-    return min(1.0, max(0.0, (step - warmup_steps) / way))

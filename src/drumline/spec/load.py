@@ -111,28 +111,19 @@ def _refuse_simulated_nodes(values: Mapping[str, object], places: Places) -> Non
         )
 
 
-def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
-    """Read a spec of any kind from `key=value` options alone; `example` is a command that has some.
+def read_spec(
+    kind: type[P], options: Iterable[str] = (), example: str = "", *, path: Path | None = None
+) -> P:
+    """Read a spec of any kind from a file, if one is given, with `key=value` options over it.
 
-    Raises:
-        SpecError: the options do not make such a spec; says which one, and the way out.
-    """
-    values: dict[str, object] = {}
-    places: Places = {}
-    for option in options:
-        _apply_override(values, places, option, example)
-    return build_spec(kind, values, places)
-
-
-def read_file(kind: type[P], path: Path, options: Iterable[str] = ()) -> P:
-    """Read a spec of any kind from a file, with `key=value` options over it.
+    `example` shows whoever writes an option that is none how they are written.
 
     Raises:
         SpecError: they do not make such a spec; says which line or option, and the way out.
     """
-    values, places = _read_yaml(path)
+    values, places = ({}, {}) if path is None else _read_yaml(path)
     for option in options:
-        _apply_override(values, places, option, "name=mine nodes=4")
+        _apply_override(values, places, option, example)
     return build_spec(kind, values, places)
 
 

@@ -85,7 +85,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
         held.append(runner.model)
         del data, model
         checkpoints = RunCheckpoints(run, context, events, ranks.barrier)
-        scalars = ScalarWriter(run.path / "tensorboard") if rank.leads else None
+        scalars = ScalarWriter(run.path / "tensorboard")
         trainer = Trainer(context, runner, events, checkpoints, scalars, since=started)
         trainer.restore()  # (4)
         events.write(
@@ -102,8 +102,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
     events.flush()
     if rank.leads:
         write_summary(run, runner, trainer.state, score, backend)  # (6)
-    if scalars is not None:
-        scalars.close()
+    scalars.close()
     checkpoints.disks.wait()
     runner.close()
     # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
@@ -121,7 +120,7 @@ class Trainer:
     runner: ModelRunner
     events: EventWriter
     checkpoints: RunCheckpoints
-    scalars: ScalarWriter | None
+    scalars: ScalarWriter
     since: float
     """when the run began, by the monotonic clock"""
 
@@ -213,8 +212,7 @@ class Trainer:
                 values |= {"test_loss": score.loss, "accuracy": score.accuracy}
             self.events.write("epoch", step=self.state.step, epoch=epoch, **values)
             self.events.flush()
-            if self.scalars is not None:
-                self.scalars.write(self.state.step, values)
+            self.scalars.write(self.state.step, values)
         return score
 
     def save(self) -> None:

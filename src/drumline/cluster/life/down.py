@@ -26,7 +26,7 @@ from drumline.core.errors import (
     RunDirError,
     UsageError,
 )
-from drumline.spec.load import read_file
+from drumline.spec.load import read_spec
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _WAY_OUT = (
@@ -250,6 +250,6 @@ def _drop(known: dict[str, ClusterSpec | None], provider: str, profile: str | No
 def _spec(name: str) -> ClusterSpec | None:
     """Read a cluster's spec, which an older version may have written otherwise."""
     try:
-        return read_file(ClusterSpec, ClusterHome.of(name).spec_file)
+        return read_spec(ClusterSpec, path=ClusterHome.of(name).spec_file)
     except UsageError:
         return None

@@ -36,7 +36,7 @@ from drumline.cluster.ssh.remote import Remote, node_python
 from drumline.cluster.ssh.rotation import rotate_host_key
 from drumline.core.errors import ClusterError, DrumlineError, HostError
 from drumline.core.files import write_atomic
-from drumline.spec.load import read_file
+from drumline.spec.load import read_spec
 
 BOOT_S = 600.0
 """for a machine's SSH server to answer, counted from when the provider says that it runs"""
@@ -193,7 +193,7 @@ def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:
     """Refuse a cluster that would take the place of another one of its name."""
     if not home.spec_file.exists():
         return
-    there = read_file(ClusterSpec, home.spec_file)
+    there = read_spec(ClusterSpec, path=home.spec_file)
     of_ec2 = ("region", "profile") if spec.provider == there.provider == "ec2" else ()
     for what in ("provider", *of_ec2):
         old, new = (getattr(one.ec2 if what in of_ec2 else one, what) for one in (there, spec))

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from drumline.comm import StoreBarrier
 from drumline.core.errors import UsageError
@@ -35,6 +34,7 @@ from drumline.train.rank import RankInfo
 from drumline.train.runners.base import ModelRunner, TrainContext
 
 _CHUNK = 16 << 20
+_LENGTH_BYTES = 8
 
 
 class RunCheckpoints:
@@ -180,30 +180,30 @@ class Disks:
     def _send(self, folder: Path, to: int) -> None:
         files = sorted(folder.iterdir()) if folder.is_dir() else []
         header = json.dumps([[file.name, file.stat().st_size] for file in files]).encode()
-        self._put(torch.tensor([len(header)]), to)
-        self._put(_tensor(header), to)
+        self._put(len(header).to_bytes(_LENGTH_BYTES), to)
+        self._put(header, to)
         for file in files:
             with file.open("rb") as content:
                 while chunk := content.read(_CHUNK):
-                    self._put(_tensor(chunk), to)
+                    self._put(chunk, to)
 
     def _receive(self, folder: Path, sender: int) -> None:
-        size = self._take(torch.empty(1, dtype=torch.int64), sender)
-        header = bytes(self._take(_empty(int(size)), sender).numpy())
+        size = int.from_bytes(self._take(_LENGTH_BYTES, sender))
+        header = self._take(size, sender)
         folder.mkdir(parents=True, exist_ok=True)
         for name, length in json.loads(header):
             with (folder / Path(name).name).open("wb") as file:
                 for start in range(0, length, _CHUNK):
-                    chunk = self._take(_empty(min(_CHUNK, length - start)), sender)
-                    file.write(chunk.numpy().tobytes())
+                    file.write(self._take(min(_CHUNK, length - start), sender))
 
-    def _put(self, tensor: Tensor, to: int) -> None:
+    def _put(self, content: bytes, to: int) -> None:
+        tensor = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         dist.send(tensor.to(self._device), to)
 
-    def _take(self, tensor: Tensor, sender: int) -> Tensor:
-        here = tensor.to(self._device)
-        dist.recv(here, sender)
-        return here.cpu()
+    def _take(self, size: int, sender: int) -> bytes:
+        tensor = torch.empty(size, dtype=torch.uint8, device=self._device)
+        dist.recv(tensor, sender)
+        return tensor.cpu().numpy().tobytes()
 
 
 def _hash(file: Path) -> str:
@@ -211,11 +211,3 @@ def _hash(file: Path) -> str:
         return hash_file(file)
     except OSError:
         return ""
-
-
-def _tensor(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def _empty(size: int) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8)

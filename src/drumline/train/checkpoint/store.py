@@ -38,7 +38,6 @@ from drumline.train.checkpoint.snapshot import (
 )
 
 STATE = "state.json"
-WHOLE = ShardSpec()
 _DAMAGED = (OSError, ValueError, KeyError, TypeError)
 
 
@@ -66,7 +65,7 @@ class Checkpoint:
     scalars: Mapping[str, OptimizerScalars]
     """by file"""
 
-    def load_model(self, model: nn.Module, shard: ShardSpec = WHOLE) -> None:
+    def load_model(self, model: nn.Module, shard: ShardSpec) -> None:
         """Put parameters and buffers into a model, or into the part of it that a rank holds."""
         try:
             load_model(model, shard, TensorFiles(self._files("model*")))
@@ -80,11 +79,7 @@ class Checkpoint:
         return tensors_sha256(TensorFiles(self._files("model*")))
 
     def load_optimizer(
-        self,
-        optimizer: Optimizer,
-        model: nn.Module,
-        shard: ShardSpec = WHOLE,
-        rank: int | None = None,
+        self, optimizer: Optimizer, model: nn.Module, shard: ShardSpec, rank: int | None = None
     ) -> None:
         """Put its state into an optimizer; `rank` where each rank has a state of its own."""
         files = self._files("optimizer*" if rank is None else f"optimizer-rank-{rank}")
@@ -109,7 +104,7 @@ class CheckpointStore:
         self,
         state: TrainState,
         snapshot: Snapshot,
-        shard: ShardSpec = WHOLE,
+        shard: ShardSpec,
         *,
         rank: int,
         shared: bool = True,
@@ -193,11 +188,13 @@ class CheckpointStore:
         fsync(sealed)
         fsync(draft)
         final = self.path_of(state.step)
-        if _is_whole(final):  # the same step again, after a restart: the same weights
-            shutil.rmtree(draft)
-        else:
+        try:
+            _read(final)
+        except _DAMAGED:
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
+        else:  # the same step again, after a restart: the same weights
+            shutil.rmtree(draft)
         fsync(self._folder)
         left = self._folder.glob(".draft-*")  # by a killed writer
         for old in [*self._paths()[self._keep :], *left]:
@@ -227,14 +224,6 @@ def _read(path: Path) -> Checkpoint:
             raise ValueError(f"{name} does not have the hash that was written with it")
     state = TrainState(**{key: content[key] for key in TrainState.__dataclass_fields__})
     return Checkpoint(path, state, content["scalars"])
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        _read(path)
-    except _DAMAGED:
-        return False
-    return True
 
 
 def _seal(content: Mapping[str, object]) -> str:

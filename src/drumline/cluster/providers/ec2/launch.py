@@ -1,10 +1,13 @@
-"""Launching the nodes: all in one zone, each exactly once (`client_token`), even after a crash.
+"""Launching the nodes: all in one zone, each exactly once, whatever happens in between.
 
-node 0 ──▶ refused for capacity? ──▶ the next zone
-   │
-the others, at once ──▶ one refused? ──▶ those of this zone end, then the next zone
-   │
-all run, with addresses
+    node 0 ──▶ refused for capacity? ──▶ the next zone
+       │
+    the others, at once ──▶ one refused? ──▶ those of this zone end, then the next zone
+       │
+    all run, with addresses
+
+A node's launch carries a client token derived from cluster, node, zone and attempt, which makes it
+idempotent: after a crash, the same call returns the same instance.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from drumline.core.processes import die_with_parent
+from drumline.core.processes import call_libc, die_with_parent
 
 if TYPE_CHECKING:
     from drumline.core.json_lines import Message
@@ -38,7 +38,7 @@ def main() -> int:
     """Run as the init process of a twin node, in namespaces of its own."""
     die_with_parent(int(sys.argv[3]))
     spaces = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET
-    _call("unshare", spaces)  # (1)
+    call_libc("unshare", spaces)  # (1)
     pid = os.fork()
     if pid:
         _report({"pid": pid})
@@ -74,7 +74,7 @@ def _furnish(wanted: Message) -> None:
     except OSError:  # a container that hides parts of /proc: then process lists are the machine's
         print("no /proc of its own", file=sys.stderr)
     name = wanted["name"].encode()
-    _call("sethostname", name, len(name))
+    call_libc("sethostname", name, len(name))
     for name, content in wanted["limits"].items():
         path = os.path.join(wanted["limits_folder"], name)
         os.makedirs(wanted["limits_folder"], exist_ok=True)
@@ -96,14 +96,8 @@ def _keep_only_low_ports() -> None:
 
 
 def _mount(source: str, target: str, kind: bytes | None, flags: int, options: str = "") -> None:
-    _call("mount", os.fsencode(source), os.fsencode(target), kind, flags, options.encode() or None)
-
-
-def _call(name: str, *arguments: int | bytes | None) -> None:
-    """Make a system call by libc's function for it."""
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{name}: {os.strerror(code)}")
+    paths = os.fsencode(source), os.fsencode(target)
+    call_libc("mount", *paths, kind, flags, options.encode() or None)
 
 
 def _live(wanted: Message) -> None:
