@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from drumline.cluster.provision.provision import NODE_PACKAGES, environment_dependencies
+from drumline.cluster.provision.stamp import NODE_PACKAGES, environment_dependencies
 from drumline.cluster.spec import ClusterSpec
 
 ROOT = Path(__file__).parents[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.cluster.provision.provision import (
+from drumline.cluster.provision.stamp import (
     environment_hash,
     playbook_digests,
     read_environment_files,

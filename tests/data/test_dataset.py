@@ -9,9 +9,9 @@ import torch
 
 import drumline.data
 from drumline.core.errors import DataError, UsageError
-from drumline.data import Dataset, ImageSplit, TextSplit, build_dataset
+from drumline.data import Dataset, build_dataset
 from drumline.data.catalogue import FILE_NAMES, MNIST
-from drumline.data.dataset import PACKAGED, encode
+from drumline.data.dataset import PACKAGED, ImageSplit, TextSplit, encode
 from drumline.data.idx import read_idx, write_idx
 from drumline.spec.parts import DataSpec
 

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from drumline.cli.app import print_json
-from drumline.data import default_folder
+from drumline.data.catalogue import default_folder
 from drumline.data.fetch import fetch, find_published
 from drumline.launch.doctor import Check, remove_leftovers, run_checks
 

@@ -14,10 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from drumline.data.catalogue import default_folder
-    from drumline.data.dataset import Dataset, ImageSplit, Split, TextSplit, build_dataset
-    from drumline.data.idx import read_idx
-    from drumline.data.partition import BatchPlan, DataPartitioner, Partition
+    from drumline.data.dataset import Dataset, Split, build_dataset
+    from drumline.data.partition import BatchPlan, DataPartitioner
     from drumline.data.sampler import BatchSampler, LocalBatch, PartitionSampler
 
 __all__ = [
@@ -25,22 +23,15 @@ __all__ = [
     "BatchSampler",
     "DataPartitioner",
     "Dataset",
-    "ImageSplit",
     "LocalBatch",
-    "Partition",
     "PartitionSampler",
     "Split",
-    "TextSplit",
     "build_dataset",
-    "default_folder",
-    "read_idx",
 ]
 
 _NAMES = {
-    "catalogue": ("default_folder",),
-    "dataset": ("Dataset", "ImageSplit", "Split", "TextSplit", "build_dataset"),
-    "idx": ("read_idx",),
-    "partition": ("BatchPlan", "DataPartitioner", "Partition"),
+    "dataset": ("Dataset", "Split", "build_dataset"),
+    "partition": ("BatchPlan", "DataPartitioner"),
     "sampler": ("BatchSampler", "LocalBatch", "PartitionSampler"),
 }
 """by module"""

@@ -95,7 +95,7 @@ class Wanted(NamedTuple):
     python: str
     """the interpreter that it stands on, or auto"""
     dependencies: Sequence[Mapping[str, object]]
-    """`NodePackage` of `cluster.provision.provision`, as JSON"""
+    """`NodePackage` of `cluster.provision.stamp`, as JSON"""
     requirements: Mapping[str, str]
     """files by their names"""
     leader: str

@@ -27,7 +27,8 @@ from drumline.cluster.home import ClusterHome, lock_cluster
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
 from drumline.cluster.life.receipt import former_machines
 from drumline.cluster.providers import Machine, Provider, Reporter, build_provider
-from drumline.cluster.provision.provision import Provisioner, read_environment_files
+from drumline.cluster.provision.provision import Provisioner
+from drumline.cluster.provision.stamp import read_environment_files
 from drumline.cluster.spec import ClusterSpec, refuse_fewer_nodes
 from drumline.cluster.ssh.config import write_config
 from drumline.cluster.ssh.fleet import Fleet

@@ -3,56 +3,28 @@
 1. one question to all nodes at once: what does R/env/stamp say, and where is a Python?
 2. Ansible, for the nodes whose stamp is another: our playbook, then the user's
 3. the stamp is written on the nodes where all of it went well
-
-The stamp is a hash of all that the environment is made of: the packages, the user's requirements,
-and a user's playbook with files that this refers to: by their location beside it (roles,
-group_vars, …), or by name (import_tasks, the source of a copy, …). A name that a task computes as
-it runs cannot be known here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import hashlib
-import importlib.metadata
 import json
-import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import Any
-
-import yaml
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Machine, Reporter
-from drumline.cluster.provision.playbook import (
-    Failure,
-    PlaybookOutcome,
-    PlaybookRun,
-    inventory_list,
-)
-from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
+from drumline.cluster.provision import playbook, stamp
+from drumline.cluster.provision.playbook import Failure, PlaybookOutcome, PlaybookRun
+from drumline.cluster.provision.stamp import MAKER, PLAYBOOKS, EnvironmentFiles
+from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.remote import Remote
-from drumline.core.errors import ClusterError, HostError, SpecError
-from drumline.core.files import stays_inside
+from drumline.core.errors import ClusterError, HostError
 
-PLAYBOOKS = Path(__file__).parent / "playbooks"
-MAKER = Path(__file__).parents[2] / "node" / "environment.py"
-"""runs on the nodes, and makes what needs no download"""
-_REFERENCE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[\s=]+(\S+)", re.MULTILINE)
-NODE_PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "packaging")
-"""what the modules that run on nodes import; the command line needs more, which stays here"""
-_STORAGE = {"s3": "s3fs>=2024.6", "gs": "gcsfs>=2024.6", "gcs": "gcsfs>=2024.6"}
-_STORAGE |= dict.fromkeys(("abfs", "abfss", "az"), "adlfs>=2024.6")
 _NOTE = 'umask 022; cat > "$1/env/.stamp.part" && mv "$1/env/.stamp.part" "$1/env/stamp"'
 _PROBE_S = 60.0
 
@@ -77,10 +49,10 @@ class Provisioner:
         if spec.provider == "twin" and spec.environment.python == "auto":  # nodes have ours, too
             own = spec.environment.model_copy(update={"python": sys.executable})
             spec = spec.model_copy(update={"environment": own})
-        files = read_environment_files(spec.environment, self.folder)
-        wanted = environment_hash(spec, files)
+        files = stamp.read_environment_files(spec.environment, self.folder)
+        wanted = stamp.environment_hash(spec, files)
         machines = [remote.machine for remote in remotes]
-        stamps = {m.name: node_stamp(wanted, m, machines) for m in machines}
+        stamps = {m.name: stamp.node_stamp(wanted, m, machines) for m in machines}
         probed = await asyncio.gather(*(_probe(remote) for remote in remotes))
         found = {m.name: answer for m, answer in zip(machines, probed, strict=True)}
         stale = [one for one in remotes if found[one.machine.name][0] != stamps[one.machine.name]]
@@ -90,7 +62,7 @@ class Provisioner:
         users = [files.playbook] if files.playbook else []
         run = PlaybookRun(
             folder=self.home.ansible,
-            inventory=inventory_list(machines, self.home.ssh_config, pythons),
+            inventory=playbook.inventory_list(machines, self.home.ssh_config, pythons),
             variables=_variables(spec, files, machines),
             playbooks=[PLAYBOOKS / "environment.yml", *users],
             limit=tuple(remote.machine.name for remote in stale),
@@ -110,7 +82,7 @@ class Provisioner:
         name, machines = remotes[0].machine.name, [remote.machine for remote in remotes]
         run = PlaybookRun(
             folder=self.home.ansible,
-            inventory=inventory_list(machines, self.home.ssh_config, {name: python}),
+            inventory=playbook.inventory_list(machines, self.home.ssh_config, {name: python}),
             variables={"drumline_services": list(packages)},
             playbooks=[PLAYBOOKS / "services.yml"],
             limit=(name,),
@@ -143,7 +115,7 @@ def _variables(
 ) -> dict[str, object]:
     """Return the variables of `environment.yml`."""
     environment = {
-        **describe_environment(spec, files),
+        **stamp.describe_environment(spec, files),
         "leader": machines[0].address,
         "nodes": len(machines),
         "login": spec.provider == "ec2",  # elsewhere the home folder is somebody's
@@ -200,173 +172,3 @@ async def _note(remote: Remote, text: str) -> None:
             f"{done.complaint}; make room there, and run drumline up again",
             node=remote.machine.name,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentFiles:
-    """The user's files, as they are now."""
-
-    requirements: dict[str, str] = field(default_factory=dict)
-    """each requirements file by its path relative to the first one's folder, which comes first"""
-    playbook: Path | None = None
-
-
-def read_environment_files(spec: EnvironmentSpec, folder: Path) -> EnvironmentFiles:
-    """Read the files that provisioning needs: requirements and playbooks beside cluster.yaml."""
-    requirements: dict[str, str] = {}
-    if spec.requirements is not None:
-        first = folder / Path(spec.requirements).expanduser()
-        _add_requirements(requirements, first.parent, first.name, "environment.requirements")
-    playbook = None
-    if spec.playbook is not None:
-        playbook = (folder / Path(spec.playbook).expanduser()).absolute()
-        _read(playbook, "environment.playbook")
-    return EnvironmentFiles(requirements=requirements, playbook=playbook)
-
-
-def _add_requirements(found: dict[str, str], folder: Path, name: str, named_by: str) -> None:
-    """Add a file, and those that it refers to."""
-    if name in found:
-        return
-    found[name] = _read(folder / name, named_by)
-    for reference in _REFERENCE.findall(found[name]):
-        if "://" in reference:
-            continue
-        other = str(PurePosixPath(name).parent / reference)
-        if not stays_inside(other):
-            raise SpecError(
-                f"{folder / name} refers to {reference}, which is outside its folder and does not "
-                f"travel to the nodes; put it beside {name}"
-            )
-        _add_requirements(found, folder, other, str(folder / name))
-
-
-def _read(path: Path, named_by: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecError(
-            f"{named_by} names {path}, which cannot be read: {why}; give a file that is there"
-        ) from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodePackage:
-    """One package that a node needs."""
-
-    name: str
-    requirement: str
-    """what works, such as numpy>=1.26"""
-    version: str
-    """what is installed here, and is installed there; "" where it is not installed here"""
-    keep: bool
-    """whether a version that works stays, though it is another: the one that fits the driver"""
-
-
-def environment_dependencies(spec: ClusterSpec) -> list[NodePackage]:
-    """Return the packages that provisioning installs for Drumline itself, and for the storage."""
-    declared: list[str] = []
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a checkout, not installed
-        declared = importlib.metadata.requires("drumline") or []
-    needed = [
-        text for text in declared if ";" not in text and Requirement(text).name in NODE_PACKAGES
-    ]
-    scheme = (spec.storage or "").partition("://")[0]
-    if scheme in _STORAGE:
-        needed.append(_STORAGE[scheme])
-    found = []
-    for text in needed:
-        name, version = canonicalize_name(Requirement(text).name), ""
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version = Version(importlib.metadata.version(name)).public  # without +cpu, +cu128
-        keep, wanted = name == "torch", str(Requirement(text))
-        found.append(NodePackage(name=name, requirement=wanted, version=version, keep=keep))
-    return found
-
-
-def environment_hash(spec: ClusterSpec, files: EnvironmentFiles) -> str:
-    """Hash all that provisioning makes the nodes' environment from."""
-    content = {
-        **describe_environment(spec, files),
-        "maker": MAKER.read_text(),
-        "playbook": (PLAYBOOKS / "environment.yml").read_text(),
-        "yours": playbook_digests(files.playbook) if files.playbook else {},
-    }
-    return _digest(content)
-
-
-def describe_environment(spec: ClusterSpec, files: EnvironmentFiles) -> dict[str, object]:
-    """Describe the environment that provisioning makes, as `node/environment.py` reads it."""
-    return {
-        "python": spec.environment.python,
-        "dependencies": [asdict(package) for package in environment_dependencies(spec)],
-        "requirements": files.requirements,
-    }
-
-
-def node_stamp(environment: str, machine: Machine, machines: Sequence[Machine]) -> str:
-    """Hash what a node is provisioned with: the environment of all, and its place among them."""
-    place = [machine.node, machine.address, machine.root, machines[0].address, len(machines)]
-    return _digest([environment, place])
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-_BY_PLACE = ("roles", "group_vars", "host_vars", "library", "module_utils", "collections")
-_LOOKED_IN = ("", "files", "tasks", "templates", "vars")
-"""folders in which Ansible looks for a name, beside the playbook and the file that names it"""
-
-
-def playbook_digests(playbook: Path) -> dict[str, str]:
-    """Return the digests of all files of an Ansible playbook, by their paths from it."""
-    found: dict[str, str] = {}
-    base = playbook.parent
-    _add_digests(found, str(playbook), base)
-    for folder in [*(base / name for name in _BY_PLACE), *base.glob("*_plugins")]:
-        _add_digests(found, str(folder), base)
-    return {os.path.relpath(path, base): digest for path, digest in found.items()}
-
-
-def _add_digests(found: dict[str, str], path: str, base: Path) -> None:
-    """Add a file and what it refers to, or all files of a folder."""
-    if os.path.isdir(path):
-        for folder, folders, names in os.walk(path):
-            folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
-            for name in names:
-                _add_digests(found, os.path.join(folder, name), base)
-        return
-    path = os.path.normpath(path)
-    if path in found or not os.path.isfile(path):
-        return
-    try:
-        content = Path(path).read_bytes()
-    except OSError:  # if it is needed, Ansible says so itself
-        return
-    found[path] = hashlib.sha256(content).hexdigest()
-    if path.endswith((".yml", ".yaml")):
-        for name in _names(content):
-            for folder in dict.fromkeys((os.path.dirname(path), str(base))):
-                for place in _LOOKED_IN:
-                    other = os.path.join(folder, place, name)
-                    # of folders only those below: a task's "." or "/etc" means another
-                    if os.path.isfile(other) or ("/" in name and _is_below(other, base)):
-                        _add_digests(found, other, base)
-
-
-def _names(content: bytes) -> Iterator[str]:
-    """Give what may be names in a YAML file; what is not YAML, Ansible complains about itself."""
-    try:
-        for token in yaml.scan(content):
-            if isinstance(token, yaml.ScalarToken):
-                names = {token.value, *re.split(r"[\s=]+", token.value)}
-                yield from (name for name in names if name and not os.path.isabs(name))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        return
-
-
-def _is_below(path: str, base: Path) -> bool:
-    inside = os.path.relpath(path, base)
-    return os.path.isdir(path) and inside != "." and not inside.startswith("..")
