@@ -163,11 +163,6 @@ def test_only_steps_that_all_ranks_have_logged_count():
     assert ledger.steps == 2
 
 
-def test_only_the_newest_steps_are_looked_at_where_that_is_asked():
-    ledger = compute_ledger([warm_up(*(step(n, total=n) for n in (1, 2, 3)))], last=2)
-    assert (ledger.steps, seconds(ledger, "total")) == (2, [(5,)])
-
-
 def test_one_rank_loses_nothing_to_others():
     ledger = compute_ledger([warm_up(step(1, total=20, data=3, blocked=[], spans=[(5, 9)]))])
     assert seconds(ledger, *TIMES) == [(20, 3, 17, 0, 4, 0, 0)]

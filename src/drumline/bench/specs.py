@@ -100,6 +100,20 @@ Model = Annotated[ModelSpec, one_word(ModelSpec, "name")]
 Data = Annotated[DataSpec, one_word(DataSpec, "name")]
 
 
+class SimulatedNodes(SpecPart):
+    """Where the ranks of a bench or a lab are."""
+
+    nodes: Nodes = Field(default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES})
+    """simulated nodes: more than one, and each gets an address and a link of its own"""
+    link: Link = LinkSpec()
+    """the link of each simulated node, e.g. {rate: 1gbit}"""
+
+    @model_validator(mode="after")
+    def _nodes_fit(self) -> Self:
+        check_slow_nodes(self.nodes, self.link, {})
+        return self
+
+
 class BenchLinks(SpecPart):
     """What joins the ranks of a bench."""
 
@@ -111,11 +125,8 @@ class BenchLinks(SpecPart):
     """how long a rank waits for the others before it gives up"""
 
 
-class BenchPlace(BenchLinks):
+class BenchPlace(BenchLinks, SimulatedNodes):
     """Where a bench runs."""
-
-    nodes: Nodes = Field(default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES})
-    """simulated nodes: more than one, and each gets an address and a link of its own"""
 
     @model_validator(mode="after")
     def _nodes_fit(self) -> Self:

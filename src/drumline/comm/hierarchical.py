@@ -81,10 +81,7 @@ def _levels(channel: Channel, root: int = 0) -> tuple[Channel, Channel | None]:
     nodes = [range(start, min(start + m, n)) for start in range(0, n, m)]
     leaders = [node[_lead(node, root % m)] for node in nodes]
     own = nodes[channel.rank // m]
-    return (
-        channel.among(own),
-        channel.among(leaders) if channel.rank in leaders else None,
-    )
+    return (channel.among(own), channel.among(leaders) if channel.rank in leaders else None)
 
 
 def _local(channel: Channel, root: int) -> int:

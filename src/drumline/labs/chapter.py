@@ -27,7 +27,7 @@ from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page import blocks
 from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, Table, seconds
-from drumline.report.page.translator import Filling, Language, Sentence, Text, fill
+from drumline.report.page.translator import Filling, Language, Sentence, Text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,7 +135,7 @@ class Chapter:
         if any(filling is None for filling in holes.values()):
             return None
         filled = {name: self._quote_number(key, name, holes) for name in holes}
-        return fill(self.text.text(key), {hole: self._fill(hole, filled) for hole in wanted})
+        return self.text.fill(key, {hole: self._fill(hole, filled) for hole in wanted})
 
     def _rows_of(self, key: str) -> set[str]:
         """Return what is to be given to fill a text: a row for all of its cells."""
@@ -300,7 +300,7 @@ def _listed(experiments: Sequence[Experiment], results: Results) -> Iterator[Exp
         summary = record.summary if record is not None else {}
         yield ExperimentRow(
             name=one.name,
-            ranks=one.spec.world_size,
+            ranks=one.spec.nodes * one.spec.workers,
             nodes=one.spec.nodes,
             seed=one.spec.seed,
             train_s=summary.get("train_s"),

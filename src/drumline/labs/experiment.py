@@ -11,43 +11,32 @@ without measuring.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter
 
-from drumline.bench.case_runner import Measurement, NamedCase, RunCase
-from drumline.bench.specs import Link, Nodes
+from drumline.bench.case_runner import BenchResult, Measurement, NamedCase, RunCase
+from drumline.bench.specs import BenchSpec, SimulatedNodes
 from drumline.core.errors import DataError, DivergenceError
-from drumline.core.nodes import MAX_NODES
 from drumline.core.rundir import RunDir
 from drumline.data.catalogue import MNIST, find_files
 from drumline.report.runs.record import RunRecord, read_record
-from drumline.spec.load import read_spec, validate_spec
-from drumline.spec.parts import LinkSpec, SpecPart, check_slow_nodes
+from drumline.spec.load import build_spec, read_spec, validate_spec
 from drumline.spec.run_spec import RunSpec
 
 R = TypeVar("R")
 
 
-class LabSettings(SpecPart):
+class LabSettings(SimulatedNodes):
     """Where a lab's experiments run, how large they are, and from which seed."""
 
     full: bool = False
     """the long form: more steps, more seeds, more cases"""
-    nodes: Nodes = Field(default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES})
-    """simulated nodes for the experiments of several ranks (default: this host)"""
-    link: Link = LinkSpec()
-    """the link of each simulated node, e.g. 1gbit"""
     seed: int = Field(default=1234, ge=0, lt=2**31)
     """the first of the seeds"""
-
-    @model_validator(mode="after")
-    def _links_join_nodes(self) -> LabSettings:
-        check_slow_nodes(self.nodes, self.link, {})
-        return self
 
 
 def read_settings(args: Sequence[str], *, full: bool) -> LabSettings:
@@ -175,6 +164,13 @@ def place_ranks(settings: LabSettings, ranks: int) -> dict[str, object]:
     if settings.nodes > 1 and ranks > 1:
         return {"workers": 1, "nodes": ranks, "link": settings.link.model_dump(mode="json")}
     return {"workers": ranks}
+
+
+def build_measurement(
+    name: str, bench: Callable[..., BenchResult[Any]], kind: type[BenchSpec], options: Options
+) -> Measurement:
+    """Build one of a lab's benches as an experiment; options are keys of the bench's spec."""
+    return Measurement(name=name, bench=bench, spec=build_spec(kind, options))
 
 
 def build_training(

@@ -19,8 +19,9 @@ from typing import Any
 
 import yaml
 
+from drumline.report.page import translator
 from drumline.report.page.table import FORMS, NumberFormat, count, plain, times
-from drumline.report.page.translator import Language, Texts, Translator, find_holes, load_texts
+from drumline.report.page.translator import Filling, Language, Sentence, Texts, Translator
 
 SHARED = "report"
 """the text of all labs"""
@@ -46,7 +47,7 @@ def read_texts(name: str) -> Texts:
     Raises:
         ValueError: the languages differ in their keys or holes, or something is no text.
     """
-    return load_texts("drumline.labs", f"text/{name}")
+    return translator.load_texts("drumline.labs", f"text/{name}")
 
 
 def read_yaml(*path: str) -> Any:
@@ -79,7 +80,11 @@ class LabText(Translator):
 
     def holes(self, key: str) -> set[str]:
         """Return the names in braces of a text; none where there is no text."""
-        return find_holes(self.text(key, ""))
+        return translator.find_holes(self.text(key, ""))
+
+    def fill(self, key: str, holes: Mapping[str, Filling]) -> Sentence:
+        """Return a text as a sentence, its holes filled."""
+        return translator.fill(self.text(key), holes)
 
     def name(self, kind: str, value: str) -> str:
         """Return what a reader reads for a value of a column."""

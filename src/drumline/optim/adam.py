@@ -57,9 +57,7 @@ class Adam(ForeachOptimizer):
     def update(self, group: ParamGroup, params: Tensors, grads: Tensors) -> None:
         """Take one step; the numbers are those of the module's docstring."""
         (beta1, beta2), lr, eps = group["betas"], float(group["lr"]), group["eps"]
-        states = [self.state[param] or self._start(param) for param in params]
-        names = ("step", "exp_avg", "exp_avg_sq")  # t, m, v
-        steps, means, squares = ([state[name] for state in states] for name in names)
+        steps, means, squares = self._state_of(params)
         # 1. weight decay, of the weights or in the gradient
         if not group["decoupled_weight_decay"]:
             grads = decayed(grads, params, group["weight_decay"])
@@ -81,8 +79,16 @@ class Adam(ForeachOptimizer):
         torch._foreach_add_(denominators, eps)
         torch._foreach_addcdiv_(params, means, denominators, rates)
 
+    def _state_of(self, params: Tensors) -> tuple[Tensors, Tensors, Tensors]:
+        """Return t, m and v of all parameters; zeros for one that is moved for the first time."""
+        states = [self.state[param] or self._start(param) for param in params]
+        return (
+            [state["step"] for state in states],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+        )
+
     def _start(self, param: Tensor) -> dict[str, Tensor]:
-        """Keep zeros as the state of a parameter that is moved for the first time."""
         if param.is_complex():
             raise UsageError(
                 f"a parameter of shape {tuple(param.shape)} is complex, which drumline's Adam does "

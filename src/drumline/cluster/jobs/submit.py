@@ -48,20 +48,20 @@ _TAKE_S = 300.0  # for a node to take a job: it copies the code first
 _QUEUED_S = 3.0
 
 
+@dataclass
 class JobSubmission:
     """One job on its way to the nodes of a cluster, and to its end."""
 
-    def __init__(
-        self, spec: ClusterSpec, home: ClusterHome, request: Request, *, note: Note
-    ) -> None:
-        self.job_id = make_job_id(request)
-        self.folder = home.results(self.job_id)
+    spec: ClusterSpec
+    home: ClusterHome
+    request: Request
+    note: Note
+    started: bool = False
+
+    def __post_init__(self) -> None:
+        self.job_id = make_job_id(self.request)
+        self.folder = self.home.results(self.job_id)
         """where its results are pulled to"""
-        self.started = False
-        self._spec = spec
-        self._home = home
-        self._request = request
-        self._note = note
 
     def run(
         self, show: Show, *, view: RunView | None, detach: bool, resume: str | None
@@ -73,14 +73,14 @@ class JobSubmission:
         """
 
         async def work(fleet: Fleet) -> JobState | None:
-            request = replace(self._request, code=await self._sync(fleet))
+            request = replace(self.request, code=await self._sync(fleet))
             if resume is not None:
                 place = await storage.offer_checkpoints(
                     fleet.leader,
                     resume,
-                    pulled=self._home.pulled().get(resume),
-                    storage=self._spec.storage,
-                    note=self._note,
+                    pulled=self.home.pulled().get(resume),
+                    storage=self.spec.storage,
+                    note=self.note,
                 )
                 request = replace(request, resume=place)
             sessions: list[NodeSession] = []
@@ -93,45 +93,45 @@ class JobSubmission:
                 await self._keep_copies(fleet, check=False)
                 return None
             if view is not None:
-                self._home.note_pulled(self.job_id, view.folder)
+                self.home.note_pulled(self.job_id, view.folder)
             keeping = asyncio.create_task(self._keep_copies(fleet))
-            notice = _QueueNotice(self._note)
+            notice = _QueueNotice(self.note)
             follower = JobFollower(self.job_id, show, changed=notice, view=view)
             try:
                 state = await follow_to_end(
-                    self._spec, self._home, fleet, follower, self._note, sessions
+                    self.spec, self.home, fleet, follower, self.note, sessions
                 )
                 await keeping
             finally:
                 keeping.cancel()
             return state
 
-        return run_on(connected(self._spec, self._home), work)
+        return run_on(connected(self.spec, self.home), work)
 
     async def _sync(self, fleet: Fleet) -> str:
         """Bring the folder to all nodes; returns what its content is known by."""
         await fleet.all(push_package)
-        apart, remotes = self._spec.storage_folder, fleet.remotes
-        found = await sync_folder(remotes, Path.cwd(), self._home, note=self._note, apart=apart)
+        apart, remotes = self.spec.storage_folder, fleet.remotes
+        found = await sync_folder(remotes, Path.cwd(), self.home, note=self.note, apart=apart)
         sent = format_bytes(max(each.sent_bytes for each in found))
         files, nodes = counted(found[0].files, "file"), counted(len(found), "node")
-        self._note(f"{self.job_id}: {files} on {nodes}, {sent} of them new")
+        self.note(f"{self.job_id}: {files} on {nodes}, {sent} of them new")
         return found[0].hash
 
     async def _keep_copies(self, fleet: Fleet, *, check: bool = True) -> None:
         """Let the nodes copy the run to the storage; where they may not, `pull` does it."""
-        url = self._spec.storage
+        url = self.spec.storage
         if url is None:
             return
         try:
             await storage.keep_copies(fleet.remotes, url, self.job_id, check=check)
         except HostError as error:
-            self._note(
+            self.note(
                 f"{error.message}; drumline pull copies it from here instead, and so does down"
             )
         else:
             if not check:
-                self._note(
+                self.note(
                     f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
                     f"drumline pull and drumline down copy what they may not"
                 )

@@ -18,7 +18,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Self
 
@@ -218,20 +218,16 @@ _ASK = (
 )
 
 
+@dataclass(eq=False)
 class Connection:
     """A node, connected: the `Remote` that there is."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        ssh: asyncssh.SSHClientConnection,
-        client: ClientEvents,
-        transport: Transport,
-    ) -> None:
-        self.machine = machine
-        self._ssh = ssh
-        self._client = client
-        self._transport = transport
+    machine: Machine
+    _ssh: asyncssh.SSHClientConnection
+    _client: ClientEvents
+    _transport: Transport
+
+    def __post_init__(self) -> None:
         self._channels = asyncio.Semaphore(MAX_CHANNELS)
 
     @classmethod
@@ -296,16 +292,12 @@ class Connection:
         """Start a command; it gets a hang-up when it is stopped, or when the connection ends."""
         return await self._start(["python3", "-ISc", _hangup(), *argv])
 
-    async def forward(self, port: int, *, local: int = 0) -> int:
-        """Make 127.0.0.1:port of the node reachable as 127.0.0.1:local here; returns `local`."""
+    async def forward(self, port: int) -> int:
+        """Make 127.0.0.1:port of the node reachable on a port of 127.0.0.1 here; returns that."""
         try:
-            listener = await self._ssh.forward_local_port("127.0.0.1", local, "127.0.0.1", port)
+            listener = await self._ssh.forward_local_port("127.0.0.1", 0, "127.0.0.1", port)
         except OSError as error:
-            why = error.strerror or error
-            raise ClusterError(
-                f"port {local} of this machine cannot be used: {why}; choose another one, or 0 "
-                f"for any"
-            ) from None
+            raise ClusterError(f"no port of this machine is free: {error}; try again") from None
         except asyncssh.Error:
             raise self._error("no port can be forwarded") from None
         return listener.get_port()

@@ -169,11 +169,7 @@ async def connected(
 
 @contextlib.asynccontextmanager
 async def reachable(
-    spec: ClusterSpec,
-    home: ClusterHome,
-    machines: Sequence[Machine],
-    *,
-    timeout_s: float = _TRY_S,
+    spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine], *, timeout_s: float = _TRY_S
 ) -> AsyncIterator[tuple[Fleet, list[HostError]]]:
     """Connect to the nodes that let us in; gives what keeps us from the others.
 

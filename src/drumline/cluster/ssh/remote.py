@@ -68,8 +68,8 @@ class Remote(Protocol):
     async def start(self, argv: Sequence[str]) -> RemoteProcess:
         """Start a command; it gets SIGHUP when the connection ends."""
 
-    async def forward(self, port: int, *, local: int = 0) -> int:
-        """Make 127.0.0.1:port of the node reachable as 127.0.0.1:local here; returns `local`."""
+    async def forward(self, port: int) -> int:
+        """Make 127.0.0.1:port of the node reachable on a port of 127.0.0.1 here; returns that."""
 
 
 def host_error(machine: Machine, reason: str, message: str) -> HostError:

@@ -101,12 +101,7 @@ class Message(dist.Work):
     """A send or receive under way; the tensor is kept until it is done."""
 
     def __init__(
-        self,
-        request: Any,
-        waiter: RequestWaiter,
-        what: str,
-        peer: int | None,
-        parts: list[Tensor],
+        self, request: Any, waiter: RequestWaiter, what: str, peer: int | None, parts: list[Tensor]
     ) -> None:
         """Follow a request; `parts` has what MPI reads or writes, and where to copy it then."""
         super().__init__()

@@ -100,7 +100,8 @@ def write_strategies(chapter: Chapter, results: Results) -> None:
     written = chapter.text.text("rank").format
     chapter.show(strategies, forms=dict.fromkeys(("waits_most", "waited_for"), written))
     for situation in ("slow cpu", "slow link"):
-        _describe_bottleneck(chapter, situation, strategies.where(situation=situation))
+        own = [row for row in strategies.records if row.situation == situation]
+        _describe_bottleneck(chapter, situation, own)
 
 
 def _describe_bottleneck(

@@ -17,8 +17,8 @@ from drumline.bench.case_runner import Measurement
 from drumline.bench.communication.aggregation import run_aggregation
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import LabSettings, Options, Training, build_training, place_ranks
-from drumline.spec.load import build_spec
+from drumline.labs import experiment
+from drumline.labs.experiment import LabSettings, Options, Training
 
 _COMPOSED = ("reduce_broadcast", "gather_scatter", "all_gather")
 """made of other collectives of the backend"""
@@ -53,10 +53,11 @@ def _collectives(settings: LabSettings) -> Measurement:
     sizes = "4KiB 32KiB 256KiB 1MiB 4MiB 16MiB" if settings.full else "4KiB 64KiB 1MiB 4MiB"
     options: Options = {"sizes": sizes.split(), "algorithms": WAYS, "workers": [2, 4]}
     if settings.nodes > 1:
-        options = {**options, **place_ranks(settings, settings.nodes), "workers": [1]}
+        options = {**options, **experiment.place_ranks(settings, settings.nodes), "workers": [1]}
     rounds = {} if settings.full else {"rounds": 6}
-    spec = build_spec(CollectivesSpec, {**options, **rounds})
-    return Measurement(name="collectives", bench=run_collectives, spec=spec)
+    return experiment.build_measurement(
+        "collectives", run_collectives, CollectivesSpec, {**options, **rounds}
+    )
 
 
 def _aggregation(settings: LabSettings) -> Measurement:
@@ -71,15 +72,16 @@ def _aggregation(settings: LabSettings) -> Measurement:
     }
     if settings.link.rate is not None:
         options["link"] = settings.link
-    spec = build_spec(AggregationSpec, options)
-    return Measurement(name="aggregation", bench=run_aggregation, spec=spec)
+    return experiment.build_measurement("aggregation", run_aggregation, AggregationSpec, options)
 
 
 def _train(
     settings: LabSettings, name: str, options: Options, *, may_diverge: bool = False
 ) -> Training:
     ranks = max(2, settings.nodes)
-    return build_training(settings, name, _SHARED, options, ranks=ranks, may_diverge=may_diverge)
+    return experiment.build_training(
+        settings, name, _SHARED, options, ranks=ranks, may_diverge=may_diverge
+    )
 
 
 def _delays(settings: LabSettings) -> Iterator[Training]:

@@ -126,11 +126,10 @@ class Ledger:
         }
 
 
-def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None) -> Ledger:
-    """Compute the ledger of warm steps that all ranks logged, or of the `last` so many."""
+def compute_ledger(events: Sequence[Sequence[Event]]) -> Ledger:
+    """Compute the ledger of the warm steps that all ranks logged."""
     ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(events))])
-    warm = warm_steps(events)
-    for steps in warm if last is None else warm[-last:]:
+    for steps in warm_steps(events):
         ledger.steps += 1
         for row, step in zip(ledger.ranks, steps, strict=True):
             row.total_s += step["total"] * NS
