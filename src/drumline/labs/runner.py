@@ -222,7 +222,7 @@ def _options(settings: LabSettings) -> str:
     if settings.nodes > 1:
         rate = "" if settings.link.rate is None else f" link={format_rate(settings.link.rate)}"
         options.append(f" nodes={settings.nodes}{rate}")
-    if settings.seed != LabSettings().seed:
+    if settings.seed != LabSettings.model_fields["seed"].default:
         options.append(f" seed={settings.seed}")
     return "".join(options)
 

@@ -23,7 +23,8 @@ from drumline.core.scratch import is_held, sweep
 from drumline.core.task import SCRATCH
 from drumline.launch.mpirun import find_mpirun
 from drumline.launch.network import TOOLS, NamespaceMethod, find_namespace_method, missing_tools
-from drumline.launch.preflight import list_gpus, package_version
+from drumline.launch.preflight import list_gpus
+from drumline.launch.runs import package_version
 
 
 @dataclass(frozen=True)

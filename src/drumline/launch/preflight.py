@@ -1,4 +1,4 @@
-"""What is found out before anything is started: GPUs, packages, a module, what a script loads."""
+"""What is found out before anything is started: GPUs, a module's file, what a script will load."""
 
 from __future__ import annotations
 
@@ -34,16 +34,6 @@ def list_gpus() -> list[str] | None:
     except (OSError, subprocess.SubprocessError):
         return []
     return listed.stdout.splitlines()
-
-
-def package_version(package: str) -> str | None:
-    """Return which version of a package is installed; None: it is not."""
-    from importlib.metadata import PackageNotFoundError, version  # slow to load, rarely needed
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 # What a script's text says it will need; loaded once for all workers.

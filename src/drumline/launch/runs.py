@@ -36,7 +36,7 @@ from drumline.core.rundir import EventTail, RunDir
 from drumline.core.task import AgentTask
 from drumline.launch.mpirun import MpiRun
 from drumline.launch.outcome import RunOutcome
-from drumline.launch.preflight import may_have_gpu, package_version
+from drumline.launch.preflight import may_have_gpu
 
 if TYPE_CHECKING:
     from drumline.core.nodes import NodePlan
@@ -69,6 +69,16 @@ def build_manifest(argv: list[str]) -> dict[str, object]:
         "python": sys.version.split()[0],
         "packages": {name: package_version(name) for name in _PACKAGES},
     }
+
+
+def package_version(package: str) -> str | None:
+    """Return which version of a package is installed; None: it is not."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to load, rarely needed
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _git_commit() -> str | None:
