@@ -125,8 +125,8 @@ class BenchLinks(SpecPart):
     """how long a rank waits for the others before it gives up"""
 
 
-class BenchPlace(BenchLinks, SimulatedNodes):
-    """Where a bench runs."""
+class BenchPlace(SimulatedNodes, BenchLinks):
+    """Where a bench runs; its check of the nodes is in the place of `SimulatedNodes`' own."""
 
     @model_validator(mode="after")
     def _nodes_fit(self) -> Self:

@@ -1,6 +1,6 @@
 """Process groups, backends, and collectives written out by hand.
 
-What only one other package needs is imported from the modules themselves.
+The names that programs use; the rest is imported from the modules themselves.
 """
 
 from drumline.comm.algorithms import ALGORITHMS

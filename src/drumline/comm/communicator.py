@@ -51,6 +51,7 @@ class Communicator(contextlib.AbstractContextManager["Communicator"]):
     `async_op` is set; the tensors belong to the call until then. Results are in place, or in the
     tensors given for them. Algorithms are those of `drumline.comm.algorithms`, operations those of
     `Op`, by name too. Arguments that cannot be are refused before anything is sent (UsageError).
+    `rank` is this rank, counted from 0 among the `size` that take part.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ def _die() -> None:
 
 
 def call_libc(name: str, *arguments: int | bytes | None) -> None:
-    """Make a system call by the C library's function for it; raises OSError if that fails."""
+    """Make a system call that Python 3.11 has no function for; raises OSError if it fails."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")

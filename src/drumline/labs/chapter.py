@@ -32,7 +32,6 @@ from drumline.report.page.translator import Filling, Language, Sentence, Text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 R = TypeVar("R")
 Machine = Mapping[str, Any]
 """what `describe_machine` found; nothing where a report is only verified"""

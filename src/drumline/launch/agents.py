@@ -122,7 +122,7 @@ class SessionProcess:
 
 
 def end_all(sessions: Sequence[SessionProcess], *, within_s: float = _GRACE_S) -> None:
-    """End a launch's agents that still run: SIGTERM, after a bounded wait or a Ctrl-C SIGKILL."""
+    """End sessions that still run: SIGTERM, and after a bounded wait, or a Ctrl-C, SIGKILL."""
     with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
         for session in sessions:
             session.process.terminate()

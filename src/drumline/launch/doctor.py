@@ -47,8 +47,9 @@ def run_checks() -> list[Check]:
 
 
 def _torch() -> Check:
-    found = package_version("torch")
-    return Check("torch", found is not None, found or "not installed", "pip install torch")
+    if (found := package_version("torch")) is None:
+        return Check("torch", False, "not installed", "pip install torch")
+    return Check("torch", True, found)
 
 
 def _gpu() -> Check:

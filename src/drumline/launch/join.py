@@ -33,7 +33,6 @@ from drumline.core.task import RANK_OPTIONS
 if TYPE_CHECKING:
     from drumline.spec.run_spec import RunSpec
 
-
 _WAIT_S = 60.0
 _NOTES = Path("runs")
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from drumline.launch.agents import Agents
     from drumline.spec.run_spec import RunSpec
 
-
 RUNS = Path("runs")
 FAILURE = "failure.json"
 _POLL_S = 0.1

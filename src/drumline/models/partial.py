@@ -227,7 +227,7 @@ class _Plan:
 class _Registrations(contextlib.ExitStack):
     """Notes what modules register, and moves parameters to scratch memory unless the plan says no.
 
-    torch calls hooks for all modules of the process, so nothing else may build one meanwhile.
+    Until the `with` ends, torch calls the hooks for all modules of the process: build no other one.
     """
 
     def __init__(self, scratch: SharedStorage, plan: _Plan | None = None) -> None:

@@ -1,6 +1,6 @@
 """How ranks cooperate: aggregators, buckets, wrappers and hooks for data parallelism.
 
-What only the training loop needs is imported from the modules themselves.
+The names that programs use; the rest is imported from the modules themselves.
 """
 
 from drumline.parallel.aggregate import KINDS, Aggregator

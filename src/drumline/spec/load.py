@@ -116,7 +116,7 @@ def read_spec(
 ) -> P:
     """Read a spec of any kind from a file, if one is given, with `key=value` options over it.
 
-    `example` shows whoever writes an option that is none how they are written.
+    `example` is quoted where an option is not `key=value`; give it wherever options are.
 
     Raises:
         SpecError: they do not make such a spec; says which line or option, and the way out.

@@ -40,7 +40,7 @@ def write_summary(
             "model": spec.model.name,
             "parameters": context.parameters,
             "steps": state.step,
-            "epochs": -(-state.step // len(context.sampler)),
+            "epochs": -(-state.step // len(context.sampler)),  # begun ones count, too
             "loss": state.loss,
             "test_loss": None if score is None else score.loss,
             "accuracy": None if score is None else score.accuracy,

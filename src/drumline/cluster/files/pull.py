@@ -194,6 +194,7 @@ class FileFetcher:
         )
 
     def _error(self, text: str) -> HostError:
+        """Name the node in front of a text, which begins with what goes between."""
         return HostError(f"{self.name}{text}", node=self.name)
 
 

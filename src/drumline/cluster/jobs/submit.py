@@ -204,7 +204,7 @@ async def _ask_any(remotes: Sequence[Remote], *args: str) -> Done:
         except HostError as error:
             lost.append(error)
             continue
-        if done.code == 0:
+        if done.code == 0 and (args[0] == "status" or done.message):
             return done
         if (answer := done.message) is not None and "error" in answer:
             raise revive(answer["error"])

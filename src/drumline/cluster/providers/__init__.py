@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from drumline.cluster.home import ClusterHome
     from drumline.cluster.spec import ClusterSpec
 
-
 Reporter = Callable[[str, str], None]
 """tells a person what happens: (which node or resource, what)"""
 

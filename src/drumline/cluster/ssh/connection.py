@@ -297,7 +297,7 @@ class Connection:
         try:
             listener = await self._ssh.forward_local_port("127.0.0.1", 0, "127.0.0.1", port)
         except OSError as error:
-            raise ClusterError(f"no port of this machine is free: {error}; try again") from None
+            raise ClusterError(f"no port can be used: {error.strerror}; try again") from None
         except asyncssh.Error:
             raise self._error("no port can be forwarded") from None
         return listener.get_port()

@@ -231,7 +231,7 @@ class RpcAgents(contextlib.AbstractContextManager["RpcAgents"]):
 
     def _end(self, without: Sequence[int] = ()) -> None:
         """Shut the agent down; the leader, whose process may serve the store, goes last."""
-        here.offer = None
+        here.offer = here.optimizer = None
 
         def wait_for_departures() -> None:
             self._store.set(f"left/{self.rank}", "1")

@@ -1,7 +1,7 @@
-"""The page about one run or several, for `drumline report` and `drumline compare`: its tables, out
-of the runs' records, a CSV file each; its text and figures.
+"""The page about one run or several: `drumline report` and `drumline compare`.
 
-The text is `report/text/<language>.yaml`; what the analysis says is chosen by what was measured.
+Its tables are made of the runs' records, a CSV file each; its text is in `report/text`, and what
+the analysis says is chosen by what was measured.
 """
 
 from __future__ import annotations

@@ -74,24 +74,25 @@ class Node:
         """
         wanted = write_folder(self.order, hosts=self._home / "hosts")
         mine, theirs = socket.socketpair()
-        with theirs, (self.order.path / "node.log").open("ab") as log:
-            argv = [sys.executable, "-S", "-s", "-P", "-m", _INIT, str(self._home)]
-            argv += [self.order.name, str(os.getpid())]
-            line = theirs.fileno()
-            self._process = subprocess.Popen(argv, stdin=line, stdout=line, stderr=log)
-        self._watch(self._process, when_ended)
-        try:
-            reader, writer = await asyncio.open_unix_connection(sock=mine)
-            with contextlib.closing(writer):
-                self.pid = int((await self._receive(reader))["pid"])
-                self._connect()
-                writer.write(encode(**wanted))
-                answer = await self._receive(reader)
-            if "error" in answer:
-                raise RuntimeError(answer["error"])
-        except BaseException:
-            await self.kill()
-            raise
+        with mine:
+            with theirs, (self.order.path / "node.log").open("ab") as log:
+                argv = [sys.executable, "-S", "-s", "-P", "-m", _INIT, str(self._home)]
+                argv += [self.order.name, str(os.getpid())]
+                line = theirs.fileno()
+                self._process = subprocess.Popen(argv, stdin=line, stdout=line, stderr=log)
+            self._watch(self._process, when_ended)
+            try:
+                reader, writer = await asyncio.open_unix_connection(sock=mine)
+                with contextlib.closing(writer):
+                    self.pid = int((await self._receive(reader))["pid"])
+                    self._connect()
+                    writer.write(encode(**wanted))
+                    answer = await self._receive(reader)
+                if "error" in answer:
+                    raise RuntimeError(answer["error"])
+            except BaseException:
+                await self.kill()
+                raise
         if self.state == "starting":
             self.state = "running"
 
@@ -192,7 +193,7 @@ class TwinHost:
     async def _serve_client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.CancelledError):
             async for line in reader:
                 answer = await self._answer(line, writer)
                 if answer is not None:
