@@ -24,7 +24,7 @@ import torch.distributed as dist
 from measure import Row, arguments, compare, report
 
 from drumline.parallel import KINDS, Aggregator
-from ranks import Times, add_rank_option, start_ranks, take_turns, torchrun
+from ranks import Times, add_rank_option, leave, start_ranks, take_turns, torchrun
 
 RANKS = (2, 4)
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "32 MiB": 2**25}
@@ -53,7 +53,7 @@ def be_rank(rounds: int, path: Path) -> None:
     times = {size: race(nbytes, rounds) for size, nbytes in SIZES.items()}
     if dist.get_rank() == 0:
         path.write_text(json.dumps(times))
-    dist.destroy_process_group()
+    leave()
 
 
 def compare_all(ranks: int, size: str, times: Times) -> list[Row]:

@@ -29,7 +29,7 @@ from drumline.launch.mpirun import mpi_environment
 from drumline.models import build_model
 from drumline.parallel import DataParallel
 from drumline.spec.parts import ModelSpec
-from ranks import Job, Times, add_rank_option, start_ranks, take_turns
+from ranks import Job, Times, add_rank_option, leave, start_ranks, take_turns
 
 RANKS = (2, 4)
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "32 MiB": 2**25}
@@ -106,7 +106,7 @@ def be_rank(rounds: int, path: Path) -> None:
     times["step of mlp"] = race_steps(rounds, groups)
     if rank == 0:
         path.write_text(json.dumps(times))
-    dist.destroy_process_group()
+    leave()
 
 
 def measure(ranks: int, rounds: int) -> dict[str, Times]:

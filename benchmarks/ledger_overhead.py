@@ -41,7 +41,7 @@ from drumline.spec.parts import DataSpec, ModelSpec, OptimizerSpec
 from drumline.spec.strategy import StrategySpec
 from drumline.train.loss import loss_sum
 from drumline.train.runners.base import StepClock
-from ranks import add_rank_option, start_ranks, torchrun
+from ranks import add_rank_option, leave, start_ranks, torchrun
 
 BATCH = 64
 BUCKETS = 2
@@ -158,7 +158,7 @@ def be_rank(rounds: int, path: Path) -> None:
     times = race({BARE: plain.step, METERED: hooked.step}, rounds)
     if dist.get_rank() == 0:
         path.write_text(json.dumps({HOOK: times}))
-    dist.destroy_process_group()
+    leave()
 
 
 def measure_hook(rounds: int) -> Row:

@@ -28,7 +28,7 @@ from drumline.models.gpt import Block
 from drumline.parallel.pipeline.engine import TorchEngine
 from drumline.parallel.pipeline.executor import Executor
 from drumline.spec.strategy import bubble
-from ranks import Job, add_rank_option, start_ranks, take_turns, torchrun
+from ranks import Job, add_rank_option, leave, start_ranks, take_turns, torchrun
 
 STAGES, BLOCKS, WIDTH, HEADS, CLASSES, LENGTH = 2, 4, 128, 4, 65, 64
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2}  # with so many chunks a rank
@@ -107,7 +107,7 @@ def be_rank(rounds: int, path: Path) -> None:
         times[case] = take_turns(jobs, rounds)
     if dist.get_rank() == 0:
         path.write_text(json.dumps(times))
-    dist.destroy_process_group()
+    leave()
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ import torch.distributed as dist
 from launches import run_bounded
 from measure import turns
 
+from drumline.core.processes import exit_at_once
+
 TIMEOUT_S = 240.0
 
 Times = dict[str, list[float]]
@@ -43,6 +45,13 @@ def take_turns(jobs: dict[str, Job], rounds: int, group: dist.ProcessGroup | Non
     for name, seconds in zip(order, took.tolist(), strict=True):
         times[name].append(seconds * 1e3)
     return times
+
+
+def leave() -> None:
+    """End this rank once all have measured, without torch's destructors: gloo's can abort it."""
+    dist.barrier()
+    time.sleep(0.2)  # the others have heard of the barrier, too, before connections break
+    exit_at_once(0)
 
 
 def torchrun(ranks: int) -> list[str]:
