@@ -1,7 +1,7 @@
 """One rank under mpirun: `mpirun -n N python tests/mpi_rank.py STORE_FILE [before | within]`.
 
-Runs all checks and prints a digest of the results. With `before` or `within`, rank 1 stops before a
-collective, or when all have come to it.
+Runs all checks, and those of torch's features, and prints a digest of the results. With `before` or
+`within`, rank 1 stops before a collective, or when all have come to it.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from backend_features import check_features
 from backends import check_all
 from drumline.comm import join_group
 from drumline.comm.mpi import group
@@ -51,7 +52,7 @@ if __name__ == "__main__":
     join_group(store, rank=rank, world_size=world_size, backend="mpi", timeout_s=timeout_s)
     if stops:
         stop_one(store, rank, *stops)
-    results = check_all(rank, world_size)
+    results = check_all(rank, world_size) + check_features(rank, world_size)
     digest = hashlib.sha256(repr(results).encode()).hexdigest()
     dist.destroy_process_group()
     sys.stdout.write(f"{rank} {digest}\n")

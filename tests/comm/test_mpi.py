@@ -12,7 +12,7 @@ import torch
 from backends import check_ddp
 from drumline.core.errors import CommError
 from drumline.core.task import SCRATCH
-from drumline.launch.mpirun import mpi_environment
+from drumline.launcher.mpirun import mpi_environment
 
 MPIRUN = Path(sys.executable).parent / "mpirun"
 RANK = Path(__file__).parents[1] / "mpi_rank.py"
@@ -50,7 +50,9 @@ def test_a_rank_that_stops_is_named(tmp_path, when):
     done = under_mpirun(3, tmp_path, when)
     assert done.returncode != 0
     for rank in (0, 2):
-        told = f"rank {rank}: .*timed out: rank 1 did not come to all_reduce within 2 s"
+        told = (
+            f"rank {rank}: .*timed out: rank 1 did not come to all_reduce within the timeout of 2 s"
+        )
         assert len(re.findall(told, done.stdout)) == 2, "the one under way, and the one behind it"
 
 

@@ -6,7 +6,7 @@ The names that programs use; the rest is imported from the modules themselves.
 from drumline.comm.algorithms import ALGORITHMS
 from drumline.comm.channel import Channel
 from drumline.comm.communicator import Communicator
-from drumline.comm.group import join_group
+from drumline.comm.group import join_group, register_backends
 from drumline.comm.meter import Meter, members_of
 from drumline.comm.reduce_op import Op
 from drumline.comm.store import LOOPBACK, StoreBarrier, build_store
@@ -22,4 +22,5 @@ __all__ = [
     "build_store",
     "join_group",
     "members_of",
+    "register_backends",
 ]

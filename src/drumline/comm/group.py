@@ -108,6 +108,15 @@ def _shm_or_gloo(here: BackendContext, why: str) -> BackendChoice:
     return BackendChoice(backend="shm", why=why)
 
 
+def register_backends() -> None:
+    """Let `torch.distributed` know `shm` and `mpi4py`: the backends of ours, by name.
+
+    It loads neither MPI nor anything else; `drumline run` calls it before a script starts.
+    """
+    register_shm()
+    register_mpi()
+
+
 def join_group(
     store: Store,
     *,
@@ -130,15 +139,15 @@ def join_group(
 
 
 def pin_interface(leader: str) -> None:
-    """Make gloo and NCCL use the network interface that leads to the leader, and no other.
+    """Make gloo, NCCL and RPC use the network interface that leads to the leader, and no other.
 
     Left alone they resolve this host's name, which on many machines is the wrong interface. What
     the user has set in the environment stays.
     """
     name = interface_towards(leader)
     if name is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+        for library in ("GLOO", "NCCL", "TP"):  # TensorPipe carries RPC
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", name)
 
 
 def interface_towards(leader: str) -> str | None:

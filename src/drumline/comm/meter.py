@@ -1,4 +1,5 @@
-"""The meter: when each collective or message of this rank began and ended, and what it carried.
+"""The meter: when each collective or message of this rank began and ended, and what it carried;
+the bytes that it sent, and the memory that it took.
 
 All times are nanoseconds of the monotonic clock, which all processes of one host share. From one
 rank's times nothing can be said about waiting; the ledger puts the ranks' times side by side.
@@ -6,13 +7,16 @@ rank's times nothing can be said about waiting; the ledger puts the ranks' times
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
@@ -101,4 +105,43 @@ def count_sent_bytes() -> int | None:
         name, colon, counters = line.partition(":")
         if colon and name.strip() == interface:
             return int(counters.split()[_SENT])
+    return None
+
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+
+
+class Footprint:
+    """The peak of this rank's memory from now on, as far as the kernel and a GPU's allocator tell.
+
+    `device`: where it computes; None: a GPU, if it uses one in the end.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device
+        if device is not None and device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        with contextlib.suppress(OSError):
+            _CLEAR.write_text(_RESET_PEAK)
+        self._before = process_memory("VmRSS")
+
+    def peak(self) -> dict[str, int]:
+        """Return the peak in bytes: of host memory beyond the start, and of a GPU's."""
+        found = {}
+        highest = process_memory("VmHWM")
+        if highest is not None and self._before is not None:
+            found["peak_bytes"] = max(0, highest - self._before)
+        used = torch.cuda.is_initialized() if self._device is None else self._device.type == "cuda"
+        if used:
+            found["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(self._device)
+        return found
+
+
+def process_memory(field: str) -> int | None:
+    """Return a size that the kernel tells of this process, in bytes, if it tells it."""
+    with contextlib.suppress(OSError):
+        found = re.search(rf"^{field}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+        if found:
+            return int(found.group(1)) * 1024
     return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -11,6 +13,20 @@ from torch.distributed import ReduceOp
 
 from drumline.core.errors import UsageError
 from drumline.core.formatting import nearest
+
+COMBINE: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {
+        "SUM": torch.add,
+        "AVG": torch.add,
+        "PRODUCT": torch.mul,
+        "MIN": torch.minimum,
+        "MAX": torch.maximum,
+        "BAND": torch.bitwise_and,
+        "BOR": torch.bitwise_or,
+        "BXOR": torch.bitwise_xor,
+    }
+)
+"""what combines two ranks' values, by the name of PyTorch's reduce operation"""
 
 
 class Op(StrEnum):
@@ -25,14 +41,7 @@ class Op(StrEnum):
 
     def combine(self, into: Tensor, other: Tensor) -> None:
         """Fold another rank's values into these."""
-        if self is Op.PRODUCT:
-            into.mul_(other)
-        elif self is Op.MIN:
-            torch.minimum(into, other, out=into)
-        elif self is Op.MAX:
-            torch.maximum(into, other, out=into)
-        else:
-            into.add_(other)
+        COMBINE[self.name](into, other, out=into)
 
     def finish(self, tensor: Tensor, ranks: int) -> None:
         """Do what is left when the values of all ranks are in."""
@@ -51,31 +60,32 @@ def read_op(collective: str, op: Op | str, dtype: torch.dtype) -> Op:
         hint = nearest(name, known, "name one of them, or give a drumline.comm.Op")
         raise UsageError(f"{collective}: no operation {op!r} among {', '.join(known)}; {hint}")
     meant = Op(name)
-    if not _can_combine(meant, dtype):
+    if not _can_combine(meant.name, dtype):
         kind = str(dtype).removeprefix("torch.")
         raise UsageError(f"{collective}: no {meant} of {kind}; convert the tensor first")
     return meant
 
 
 @lru_cache
-def _can_combine(op: Op, dtype: torch.dtype) -> bool:
+def _can_combine(op: str, dtype: torch.dtype) -> bool:
     """Find out by trying: which types have which operation differs between versions of torch."""
     try:
         one = torch.ones(1, dtype=dtype)
-        op.combine(one, one.clone())
-        op.finish(one, 1)
+        COMBINE[op](one, one.clone(), out=one)
+        finish(op, one, 1)
     except (RuntimeError, TypeError):  # NotImplementedError is a RuntimeError
         return False
     return True
 
 
-_OF_BITS = ("BAND", "BOR", "BXOR")
-
-
 def op_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
     """Return what torch's reduce operation is called: SUM, AVG, …"""
-    kind = getattr(op, "op", op)
-    return str(getattr(kind, "name", kind))
+    return _name_of(getattr(op, "op", op))
+
+
+@lru_cache
+def _name_of(kind: ReduceOp.RedOpType) -> str:
+    return str(getattr(kind, "name", kind))  # slow: pybind searches for it
 
 
 def check_op(op: str, tensor: Tensor) -> None:
@@ -83,8 +93,7 @@ def check_op(op: str, tensor: Tensor) -> None:
 
     That is a TypeError: an average of truth values, or bits of what is no whole number.
     """
-    whole = not (tensor.is_floating_point() or tensor.is_complex())
-    if tensor.dtype == torch.bool if op == "AVG" else (op in _OF_BITS and not whole):
+    if op in COMBINE and not _can_combine(op, tensor.dtype):
         raise TypeError(f"{op} of {tensor.dtype} is not defined; convert the tensor first")
 
 

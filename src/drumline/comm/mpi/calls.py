@@ -34,7 +34,7 @@ from torch.distributed import Store
 
 from drumline.comm.lost_peers import LostPeerError
 from drumline.comm.mpi.library import load_mpi
-from drumline.comm.stream import CommStream, PendingWork
+from drumline.comm.stream import Collective, CommStream, PendingWork
 from drumline.core.formatting import name_ranks
 
 _SPIN_S = 2e-4
@@ -45,19 +45,29 @@ _ASK_S = 1.0
 class RequestWaiter:
     """How long the ranks of a group wait for each other, and how they find out who is missing."""
 
-    def __init__(self, store: Store, rank: int, names: Sequence[int], timeout_s: float) -> None:
+    def __init__(
+        self, store: Store, rank: int, names: Sequence[int], timeout_s: Callable[[], float]
+    ) -> None:
+        """Know the ranks; `timeout_s` is asked for the limit of what has none of its own."""
         self._store, self._rank, self._names = store, rank, names
-        self.timeout_s = timeout_s
+        self._timeout_s = timeout_s
 
-    def wait(self, request: Any, what: str, peers: Sequence[int] | None = None) -> Any:
+    def wait(
+        self,
+        request: Any,
+        what: str,
+        peers: Sequence[int] | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
         """Wait until MPI's request is done, and return its status; else raise `lost(…)`."""
+        timeout_s = self._timeout_s() if timeout_s is None else timeout_s
         status = load_mpi().Status()
         began = time.monotonic()
         pause_s = _PAUSES_S[0]
         while not request.Test(status):
             waited_s = time.monotonic() - began
-            if waited_s > self.timeout_s:
-                raise self.lost(what, peers)
+            if waited_s > timeout_s:
+                raise self.lost(what, timeout_s, peers)
             if waited_s < _SPIN_S:
                 os.sched_yield()
             else:
@@ -65,11 +75,14 @@ class RequestWaiter:
                 pause_s = min(2 * pause_s, _PAUSES_S[1])
         return status
 
-    def lost(self, what: str, peers: Sequence[int] | None = None) -> LostPeerError:
+    def lost(
+        self, what: str, timeout_s: float, peers: Sequence[int] | None = None
+    ) -> LostPeerError:
         """Return the error that names who did not come, of these ranks in the group or of all."""
         names = [self._names[rank] for rank in (self._missing() if peers is None else peers)]
         return LostPeerError(
-            f"timed out: {name_ranks(names)} did not come to {what} within {self.timeout_s:g} s",
+            f"timed out: {name_ranks(names)} did not come to {what} "
+            f"within the timeout of {timeout_s:g} s",
             backend="mpi",
             ranks=names,
         )
@@ -113,8 +126,9 @@ class Message(dist.Work):
         """Block until the tensor may be used again."""
         if self._status is None:
             peers = None if self._peer is None else [self._peer]
+            limit_s = timeout.total_seconds() if timeout else None
             try:
-                self._finish(self._waiter.wait(self._request, self._what, peers))
+                self._finish(self._waiter.wait(self._request, self._what, peers, limit_s))
             except LostPeerError:
                 _ABANDONED.append(self._parts)
                 raise
@@ -156,8 +170,8 @@ class Collectives:
         self._comm = comm
         self._waiter = waiter
         self._stream = CommStream()
-        self._current: tuple[str, float] | None = None
-        """the collective on the thread, and since when"""
+        self._current: tuple[str, float, float] | None = None
+        """the collective on the thread, its timeout, and since when it runs"""
         self._lost: LostPeerError | None = None
         """once a rank was missing, the others are out of step for good"""
         self._unanswered: set[Future[None]] = set()
@@ -166,16 +180,19 @@ class Collectives:
         self._watchdog = threading.Thread(target=self._watch, name="drumline-mpi", daemon=True)
 
     def submit(
-        self, what: str, collective: Callable[[], None], tensors: list[Tensor]
+        self, what: str, collective: Collective, tensors: list[Tensor], timeout_s: float
     ) -> PendingWork:
-        """Queue a collective."""
+        """Queue a collective; what is called when another has ended makes its own at once."""
         answer: Future[None] = Future()
         with self._lock:
             if not self._stream.started:
                 self._watchdog.start()
             self._unanswered.add(answer)
-            self._stream.submit(lambda: self._make(what, collective, answer))
-        if self._lost is not None:
+            if not self._stream.is_current:
+                self._stream.submit(lambda: self._make(what, collective, timeout_s, answer))
+        if self._stream.is_current:
+            self._make(what, collective, timeout_s, answer)
+        elif self._lost is not None:
             self._answer(answer, self._lost)
         return PendingWork(answer, tensors)
 
@@ -186,31 +203,29 @@ class Collectives:
             self._closed.set()
             self._watchdog.join()
 
-    def _make(self, what: str, collective: Callable[[], None], answer: Future[None]) -> None:
-        if self._lost is not None:
-            self._answer(answer, self._lost)
-            return
-        self._current = what, time.monotonic()
-        try:
-            self._waiter.wait(self._comm.Ibarrier(), what)  # (1)
-            collective()  # (2)
-        except LostPeerError as error:
-            self._lost = error
-            self._answer(answer, error)
-        except Exception as error:
-            self._answer(answer, error)
-        else:
-            self._answer(answer)
-        self._current = None
+    def _make(
+        self, what: str, collective: Collective, timeout_s: float, answer: Future[None]
+    ) -> None:
+        error: Exception | None = self._lost
+        if error is None:
+            self._current = what, timeout_s, time.monotonic()
+            try:
+                self._waiter.wait(self._comm.Ibarrier(), what, timeout_s=timeout_s)  # (1)
+                collective()  # (2)
+            except LostPeerError as lost:
+                error = self._lost = lost
+            except Exception as failed:
+                error = failed
+            self._current = None
+        self._answer(answer, error)
 
     def _watch(self) -> None:
-        limit_s = self._waiter.timeout_s + _GRACE_S
         while not self._closed.wait(_POLL_S):
             current = self._current
-            if current is None or time.monotonic() - current[1] < limit_s:
+            if current is None or time.monotonic() - current[2] < current[1] + _GRACE_S:
                 continue
             with self._lock:
-                self._lost = self._waiter.lost(current[0])
+                self._lost = self._waiter.lost(*current[:2])
                 left = list(self._unanswered)
             for answer in left:
                 self._answer(answer, self._lost)

@@ -1,7 +1,8 @@
 """`MpiGroup`: a PyTorch process group over MPI.
 
 Tensors are handed to MPI where they lie (`library`), and copied only where PyTorch's form has no
-counterpart: lists of tensors where MPI wants one buffer, and tensors with gaps.
+counterpart: lists of tensors where MPI wants one buffer, and tensors with gaps. What MPI has not,
+sparse tensors among it, goes to gloo (`GlooFallback`).
 """
 
 # torch's methods have a second form each, for callers that have no options; nobody calls it here
@@ -17,7 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store
+from torch.distributed.distributed_c10d import AllgatherOptions
 
+from drumline.comm.fallback import GlooFallback, all_reduce_form, check_list, check_single
 from drumline.comm.mpi.calls import Collectives, Message, RequestWaiter
 from drumline.comm.mpi.library import (
     combinable,
@@ -29,6 +32,7 @@ from drumline.comm.mpi.library import (
     to_move,
 )
 from drumline.comm.reduce_op import check_op, finish, op_name
+from drumline.comm.stream import Collective, profiled
 
 NAME = "mpi4py"
 """what PyTorch calls it: `mpi` is taken by its own, which needs PyTorch to be rebuilt"""
@@ -49,22 +53,25 @@ def _create(given: Any, _: object) -> ProcessGroup:
     return MpiGroup(given.store, comm, names, given.timeout)
 
 
-class MpiGroup(ProcessGroup):
+class MpiGroup(GlooFallback):
     """A process group whose ranks talk by MPI."""
 
     def __init__(self, store: Store, comm: Any, names: list[int], timeout: timedelta) -> None:
-        super().__init__(comm.Get_rank(), comm.Get_size())  # type: ignore[call-arg]
+        super().__init__(store, comm.Get_rank(), comm.Get_size(), timeout)
         self._comm = comm
-        self._waiter = RequestWaiter(store, comm.Get_rank(), names, timeout.total_seconds())
+        self._waiter = RequestWaiter(store, comm.Get_rank(), names, self.timeout_s)
         self._collectives = Collectives(comm, self._waiter)
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         """Name the backend."""
-        return "mpi"
+        return NAME
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+    def allreduce(self, tensors: list[Tensor] | Tensor, opts: Any = None) -> dist.Work:
         """Combine tensors over all ranks, in place."""
-        op = op_name((opts or dist.AllreduceOptions()).reduceOp)
+        tensors, opts = all_reduce_form(tensors, opts)
+        if tensors[0].is_sparse:
+            return super().allreduce(tensors, opts)
+        op = op_name(opts.reduceOp)
         for tensor in tensors:
             check_op(op, tensor)
 
@@ -75,7 +82,7 @@ class MpiGroup(ProcessGroup):
                 finish(op, whole, self.size())
                 put_back(whole, tensor)
 
-        return self._collectives.submit("all_reduce", job, tensors)
+        return self._submit("all_reduce", job, tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Combine several tensors over all ranks, one after the other."""
@@ -96,67 +103,98 @@ class MpiGroup(ProcessGroup):
             finish(op, whole, self.size())
             put_back(whole, tensor)
 
-        return self._collectives.submit("reduce", job, tensors)
+        return self._submit("reduce", job, tensors, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Give every rank the root's tensor."""
-        root, (tensor,) = (opts or dist.BroadcastOptions()).rootRank, tensors
+        opts = opts or dist.BroadcastOptions()
+        (tensor,) = tensors
 
         def job() -> None:
             whole = tensor.contiguous()
-            self._comm.Bcast(to_move(whole), root)
+            self._comm.Bcast(to_move(whole), opts.rootRank)
             put_back(whole, tensor)
 
-        return self._collectives.submit("broadcast", job, tensors)
+        return self._submit("broadcast", job, tensors, opts)
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
         """Give every rank every rank's tensor, as a list."""
         (parts,), (tensor,) = outputs, inputs
+        check_list("all_gather", parts, tensor, self.size())
 
         def job() -> None:
             whole = tensor.new_empty((self.size(), *tensor.size()))
             self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
             _split_into(whole, parts)
 
-        return self._collectives.submit("all_gather", job, parts)
+        return self._submit("all_gather", job, parts, opts or AllgatherOptions(), inputs)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Give every rank every rank's tensor, in one."""
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Give every rank every rank's tensor, in one; several, one after the other."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            check_single("all_gather", output, tensor, self.size())
 
         def job() -> None:
-            whole = output.contiguous()
-            self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
-            put_back(whole, output)
+            for output, tensor in zip(outputs, inputs, strict=True):
+                whole = output.contiguous()
+                self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
+                put_back(whole, output)
 
-        return self._collectives.submit("all_gather", job, [output])
+        return self._submit("all_gather", job, outputs, opts or AllgatherOptions(), inputs)
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
     ) -> dist.Work:
-        """Combine the k-th input of all ranks into the output of rank k."""
-        whole = torch.cat([part.reshape(-1) for part in inputs[0]])
-        return self.reduce_scatter_single(outputs[0], whole, opts)
+        """Combine the k-th input of all ranks into the output of rank k; several, in order."""
+        for output, parts in zip(outputs, inputs, strict=True):
+            check_list("reduce_scatter", parts, output, self.size(), self.rank())
+        wholes = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
+        return self._reduce_scatter(outputs, wholes, [_numels(parts) for parts in inputs], opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Combine a tensor over all ranks, and give rank k its k-th part."""
-        op = op_name((opts or dist.ReduceScatterOptions()).reduceOp)
-        check_op(op, output)
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Combine a tensor over all ranks, and give rank k its k-th part; several, in order."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            check_single("reduce_scatter", tensor, output, self.size())
+        sizes = [[output.numel()] * self.size() for output in outputs]
+        return self._reduce_scatter(outputs, inputs, sizes, opts)
+
+    def _reduce_scatter(
+        self, outputs: list[Tensor], wholes: list[Tensor], sizes: list[list[int]], opts: Any
+    ) -> dist.Work:
+        opts = opts or dist.ReduceScatterOptions()
+        op = op_name(opts.reduceOp)
+        for output in outputs:
+            check_op(op, output)
 
         def job() -> None:
-            (whole, how), (mine, _) = combinable(tensor, op), combinable(output, op)
-            self._comm.Reduce_scatter_block(to_combine(whole), to_combine(mine), mpi_op(how))
-            finish(op, mine, self.size())
-            put_back(mine, output)
+            for output, tensor, counts in zip(outputs, wholes, sizes, strict=True):
+                (whole, how), (mine, _) = combinable(tensor, op), combinable(output, op)
+                self._comm.Reduce_scatter(to_combine(whole), to_combine(mine), counts, mpi_op(how))
+                finish(op, mine, self.size())
+                put_back(mine, output)
 
-        return self._collectives.submit("reduce_scatter", job, [output])
+        return self._submit("reduce_scatter", job, outputs, opts, wholes)
 
     def gather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
         """Give the root every rank's tensor."""
-        root, (tensor,) = (opts or dist.GatherOptions()).rootRank, inputs
+        opts = opts or dist.GatherOptions()
+        root, (tensor,) = opts.rootRank, inputs
 
         def job() -> None:
             whole = None
@@ -167,13 +205,14 @@ class MpiGroup(ProcessGroup):
             if whole is not None:
                 _split_into(whole, outputs[0])
 
-        return self._collectives.submit("gather", job, outputs[0] if outputs else [])
+        return self._submit("gather", job, outputs[0] if outputs else [], opts, inputs)
 
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
     ) -> dist.Work:
         """Give rank k the root's k-th tensor."""
-        root, (output,) = (opts or dist.ScatterOptions()).rootRank, outputs
+        opts = opts or dist.ScatterOptions()
+        root, (output,) = opts.rootRank, outputs
 
         def job() -> None:
             given = torch.stack(inputs[0]) if self.rank() == root else None
@@ -181,7 +220,7 @@ class MpiGroup(ProcessGroup):
             self._comm.Scatter(None if given is None else to_move(given), to_move(whole), root)
             put_back(whole, output)
 
-        return self._collectives.submit("scatter", job, outputs)
+        return self._submit("scatter", job, outputs, opts)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Give rank k the k-th tensor of every rank."""
@@ -192,7 +231,7 @@ class MpiGroup(ProcessGroup):
             self._exchange(given, whole, _numels(inputs), _numels(outputs))
             _split_into(whole, outputs)
 
-        return self._collectives.submit("all_to_all", job, outputs)
+        return self._submit("all_to_all", job, outputs, opts or dist.AllToAllOptions(), inputs)
 
     def all_to_all_single(
         self,
@@ -203,26 +242,28 @@ class MpiGroup(ProcessGroup):
         opts: Any = None,
     ) -> dist.Work:
         """Give rank k the k-th part of every rank's tensor; parts are equal unless it is said."""
+        counts = [
+            _counts(part, splits, self.size())
+            for part, splits in ((tensor, input_splits), (output, output_splits))
+        ]
 
         def job() -> None:
             given, whole = tensor.contiguous(), output.contiguous()
-            counts = [
-                _counts(part, splits, self.size())
-                for part, splits in ((given, input_splits), (whole, output_splits))
-            ]
             self._exchange(given, whole, *counts)
             put_back(whole, output)
 
-        return self._collectives.submit("all_to_all", job, [output])
+        return self._submit("all_to_all", job, [output], opts or dist.AllToAllOptions(), [tensor])
 
     _allgather_base = all_gather_single  # as torch before 2.13 calls them
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait until every rank is here."""
         # each collective begins with a barrier
-        return self._collectives.submit("barrier", lambda: None, [])
+        return self._submit("barrier", lambda: None, [], opts or dist.BarrierOptions())
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a rank of the group."""
@@ -241,6 +282,19 @@ class MpiGroup(ProcessGroup):
     def shutdown(self) -> None:
         """Let queued collectives end."""
         self._collectives.close()
+        super().shutdown()
+
+    def _submit(
+        self,
+        what: str,
+        job: Collective,
+        tensors: list[Tensor],
+        opts: Any,
+        inputs: list[Tensor] | None = None,
+    ) -> dist.Work:
+        if torch.autograd._profiler_enabled():
+            job = profiled(f"{NAME}:{what}", tensors if inputs is None else inputs, job)
+        return self._collectives.submit(what, job, tensors, self.timeout_s(opts))
 
     def _receive(self, tensor: Tensor, source: int | None, tag: int) -> dist.Work:
         whole = tensor.contiguous()
@@ -268,7 +322,12 @@ def _numels(parts: Sequence[Tensor]) -> list[int]:
 
 def _counts(tensor: Tensor, splits: Sequence[int], ranks: int) -> list[int]:
     """Return how many elements each rank's part has; splits are along the first dimension."""
-    if not splits:
-        return [tensor.numel() // ranks] * ranks
-    per_row = tensor.numel() // max(1, tensor.size(0))
-    return [rows * per_row for rows in splits]
+    rows = tensor.size(0) if tensor.dim() else 1
+    splits = splits or [rows // ranks] * ranks
+    if sum(splits) != rows or len(splits) != ranks:
+        raise ValueError(
+            f"all_to_all over {ranks} ranks needs a split for each that add up to {rows}, "
+            f"the tensor's first dimension; got {list(splits)}"
+        )
+    per_row = tensor.numel() // max(1, rows)
+    return [split * per_row for split in splits]

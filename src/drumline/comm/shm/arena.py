@@ -12,7 +12,7 @@ never copied in or out (`SharedRegion`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +42,9 @@ class SharedRegion:
 class Arena:
     """The shared memory of one group."""
 
-    def __init__(self, store: Store, rank: int, names: Sequence[int], timeout_s: float) -> None:
+    def __init__(
+        self, store: Store, rank: int, names: Sequence[int], timeout_s: Callable[[], float]
+    ) -> None:
         """Map the memory; every rank of the group does, on one host (else a SharingError)."""
         self.rank, self.size = rank, len(names)
         self._store = store

@@ -25,7 +25,7 @@ import ctypes
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from mmap import mmap
 
 from drumline.comm.lost_peers import LostPeerError
@@ -107,12 +107,13 @@ class ShmBarrier:
         *,
         rank: int,
         names: Sequence[int],
-        timeout_s: float,
+        timeout_s: Callable[[], float],
         watch: ProcessWatch,
     ) -> None:
         """Lay the barrier over shared memory, all zeros, at the same offset in all ranks.
 
-        `names` has the rank in the run of each rank in the group, for error messages.
+        `names` has the rank in the run of each rank in the group, for error messages. `timeout_s`
+        is asked for when a rank has waited for a while; it may be another for the next collective.
         """
         size = len(names)
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
@@ -124,7 +125,7 @@ class ShmBarrier:
         self._come = [ctypes.c_int64.from_address(at[2 + other]) for other in range(size)]
         self._calls = memoryview(memory)[offset + SLOT_BYTES * (2 + 2 * size) :]
         self._rank, self._size, self._names = rank, size, names
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._watch = watch
         self._barriers = 0
         self._call = b""
@@ -146,7 +147,7 @@ class ShmBarrier:
             CommError: the ranks are about to do different things.
         """
         if self._broken is not None:
-            raise self._broken
+            raise self._broken.with_traceback(None)
         self._barriers += 1
         begin = (self._barriers & 1) * self._size * CALL_BYTES
         if call is not None:  # (1)
@@ -196,11 +197,12 @@ class ShmBarrier:
             ]
             if gone:
                 raise self._break(gone, "{} ended while this rank waited for a peer in {}")
-            if waited_s > self._timeout_s:
+            limit_s = self.timeout_s()
+            if waited_s > limit_s:
                 late = [r for r in range(self._size) if self._come[r].value < self._barriers]
                 raise self._break(
                     late or [r for r in range(self._size) if r != self._rank],
-                    f"timed out: {{}} did not come to {{}} within {self._timeout_s:g} s",
+                    f"timed out: {{}} did not come to {{}} within the timeout of {limit_s:g} s",
                 )
 
     def _break(self, ranks: list[int], message: str) -> LostPeerError:

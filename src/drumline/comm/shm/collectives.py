@@ -20,30 +20,17 @@ every rank gets the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from drumline.comm.reduce_op import finish
+from drumline.comm.reduce_op import COMBINE, finish
 from drumline.comm.shm.arena import HALF_BYTES, Arena, share_of
 from drumline.comm.shm.barrier import CALL_BYTES
 
 _ONE_SHOT_BYTES = 2**15  # up to here, adding everything oneself is cheaper than barrier twice
-COMBINE: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
-    {
-        "SUM": torch.add,
-        "AVG": torch.add,
-        "PRODUCT": torch.mul,
-        "MIN": torch.minimum,
-        "MAX": torch.maximum,
-        "BAND": torch.bitwise_and,
-        "BOR": torch.bitwise_or,
-        "BXOR": torch.bitwise_xor,
-    }
-)
 
 
 def combine(op: str, parts: Sequence[Tensor], total: Tensor) -> None:

@@ -8,8 +8,8 @@ all_reduce, reduce, broadcast, all_gather, reduce_scatter and barrier run in sha
     a blocking call, nothing under way     runs at once on the caller's thread: no handing over
     anything else                          queues up on the group's communication thread
 
-Everything else, send and receive among it, goes to a gloo group inside: a ProcessGroup hands what
-it does not define itself to the backend that is registered with it.
+What is called while a collective's end is told (PyTorch's `then`) is on that thread already, and
+runs at once. Everything else, send and receive among it, goes to gloo (`GlooFallback`).
 """
 
 # torch's methods have a second form each, for callers that have no options; nobody calls it here
@@ -18,7 +18,6 @@ it does not define itself to the backend that is registered with it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
@@ -27,17 +26,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Store
+from torch.distributed import PrefixStore, ProcessGroup, Store
 from torch.distributed.distributed_c10d import AllgatherOptions
 
+from drumline.comm.fallback import GlooFallback, all_reduce_form, check_list, check_single
 from drumline.comm.pieces import flatten, in_place, put_back
-from drumline.comm.reduce_op import check_op, op_name
+from drumline.comm.reduce_op import COMBINE, check_op, op_name
 from drumline.comm.shm import collectives
 from drumline.comm.shm.arena import Arena
-from drumline.comm.stream import CommStream, PendingWork
+from drumline.comm.stream import Collective, CommStream, PendingWork, profiled
 
 NAME = "shm"
-Collective = Callable[[], None]
 
 
 def register_shm() -> None:
@@ -52,20 +51,17 @@ def _create(given: Any, _: object) -> ProcessGroup:
     return ShmGroup(given.store, given.group_rank, names, given.timeout)
 
 
-class ShmGroup(ProcessGroup):
+class ShmGroup(GlooFallback):
     """A process group whose collectives run in shared memory."""
 
     def __init__(self, store: Store, rank: int, names: list[int], timeout: timedelta) -> None:
-        """Map the memory and connect gloo; every rank of the group does, and waits for the others.
+        """Map the memory; every rank of the group does, and waits for the others.
 
         `names` has the rank in the run of each rank in the group. Where they are not all on one
         host, this is a SharingError.
         """
-        super().__init__(rank, len(names))  # type: ignore[call-arg]
-        self._arena = Arena(PrefixStore("shm", store), rank, names, timeout.total_seconds())
-        gloo = ProcessGroupGloo(PrefixStore("gloo", store), rank, len(names), timeout)
-        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
-        self._set_default_backend(ProcessGroup.BackendType.GLOO)
+        super().__init__(store, rank, len(names), timeout)
+        self._arena = Arena(PrefixStore("shm", store), rank, names, self.timeout_s)
         self._calls = InOrder()
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
@@ -76,9 +72,9 @@ class ShmGroup(ProcessGroup):
         """Name the backend."""
         return NAME
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+    def allreduce(self, tensors: list[Tensor] | Tensor, opts: Any = None) -> dist.Work:
         """Combine tensors over all ranks, in place."""
-        opts = opts or dist.AllreduceOptions()
+        tensors, opts = all_reduce_form(tensors, opts)
         if tensors[0].is_sparse:
             return super().allreduce(tensors, opts)
         op = _known(opts.reduceOp)
@@ -86,13 +82,13 @@ class ShmGroup(ProcessGroup):
             check_op(op, tensor)
         if len(tensors) == 1 and tensors[0].is_contiguous():  # the path to be quick on
             job = partial(collectives.all_reduce, self._arena, _on_cpu(tensors[0]).view(-1), op)
-            return self._run(job, tensors, opts)
+            return self._run("all_reduce", job, tensors, opts)
 
         def reduce_each() -> None:
             for tensor in tensors:
                 in_place(tensor, lambda flat: collectives.all_reduce(self._arena, flat, op))
 
-        return self._run(reduce_each, tensors, opts)
+        return self._run("all_reduce", reduce_each, tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Combine several tensors over all ranks, one after the other."""
@@ -107,7 +103,7 @@ class ShmGroup(ProcessGroup):
         def job() -> None:
             in_place(tensor, lambda flat: collectives.reduce(self._arena, flat, op, opts.rootRank))
 
-        return self._run(job, tensors, opts)
+        return self._run("reduce", job, tensors, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Give every rank the root's tensor."""
@@ -117,14 +113,14 @@ class ShmGroup(ProcessGroup):
         def job() -> None:
             in_place(tensor, lambda flat: collectives.broadcast(self._arena, flat, opts.rootRank))
 
-        return self._run(job, tensors, opts)
+        return self._run("broadcast", job, tensors, opts)
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
         """Give every rank every rank's tensor, as a list."""
         (parts,), (tensor,) = outputs, inputs
-        _check_parts("all_gather", parts, tensor, self.size())
+        check_list("all_gather", parts, tensor, self.size())
 
         def job() -> None:
             flats = [flatten(part) for part in parts]
@@ -132,51 +128,73 @@ class ShmGroup(ProcessGroup):
             for flat, part in zip(flats, parts, strict=True):
                 put_back(flat, part)
 
-        return self._run(job, parts, opts or AllgatherOptions())
+        return self._run("all_gather", job, parts, opts or AllgatherOptions(), inputs)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Give every rank every rank's tensor, in one."""
-        _check_whole("all_gather", output, tensor, self.size())
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Give every rank every rank's tensor, in one; several, one after the other."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            check_single("all_gather", output, tensor, self.size())
 
         def job() -> None:
-            flat = flatten(output)
-            parts = flat.split(tensor.numel()) if tensor.numel() else [flat] * self.size()
-            collectives.all_gather(self._arena, parts, flatten(tensor))
-            put_back(flat, output)
+            for output, tensor in zip(outputs, inputs, strict=True):
+                flat = flatten(output)
+                parts = _split(flat, tensor.numel(), self.size())
+                collectives.all_gather(self._arena, parts, flatten(tensor))
+                put_back(flat, output)
 
-        return self._run(job, [output], opts or AllgatherOptions())
+        return self._run("all_gather", job, outputs, opts or AllgatherOptions(), inputs)
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
     ) -> dist.Work:
-        """Combine the k-th input of all ranks into the output of rank k."""
+        """Combine the k-th input of all ranks into the output of rank k; several, in order."""
         opts = opts or dist.ReduceScatterOptions()
-        op, (output,), (parts,) = _known(opts.reduceOp), outputs, inputs
-        check_op(op, output)
-        _check_parts("reduce_scatter", parts, output, self.size())
+        op = _known(opts.reduceOp)
+        for output, parts in zip(outputs, inputs, strict=True):
+            check_op(op, output)
+            check_list("reduce_scatter", parts, output, self.size(), self.rank())
 
         def job() -> None:
-            flat = flatten(output)
-            collectives.reduce_scatter(self._arena, flat, [flatten(part) for part in parts], op)
-            put_back(flat, output)
+            for output, parts in zip(outputs, inputs, strict=True):
+                flat, flats = flatten(output), [flatten(part) for part in parts]
+                if len({part.numel() for part in flats}) == 1:
+                    collectives.reduce_scatter(self._arena, flat, flats, op)
+                else:
+                    collectives.all_reduce(self._arena, whole := torch.cat(flats), op)
+                    flat.copy_(whole.split([part.numel() for part in flats])[self.rank()])
+                put_back(flat, output)
 
-        return self._run(job, outputs, opts)
+        return self._run("reduce_scatter", job, outputs, opts, inputs[0])
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Combine a tensor over all ranks, and give rank k its k-th part."""
-        _check_whole("reduce_scatter", tensor, output, self.size())
-        flat = flatten(tensor)
-        parts = list(flat.split(output.numel())) if output.numel() else [flat] * self.size()
-        return self.reduce_scatter([output], [parts], opts)
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Combine a tensor over all ranks, and give rank k its k-th part; several, in order."""
+        parts = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            check_single("reduce_scatter", tensor, output, self.size())
+            parts.append(_split(flatten(tensor), output.numel(), self.size()))
+        return self.reduce_scatter(outputs, parts, opts)
 
     _allgather_base = all_gather_single  # as torch before 2.13 calls them
     _reduce_scatter_base = reduce_scatter_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait until every rank is here."""
-        return self._run(
-            partial(collectives.barrier, self._arena), [], opts or dist.BarrierOptions()
-        )
+        job = partial(collectives.barrier, self._arena)
+        return self._run("barrier", job, [], opts or dist.BarrierOptions())
 
     def shutdown(self) -> None:
         """Let queued collectives end, and let go of the memory."""
@@ -184,13 +202,25 @@ class ShmGroup(ProcessGroup):
         self._arena.close()
         super().shutdown()
 
-    def _run(self, job: Collective, tensors: list[Tensor], opts: Any) -> dist.Work:
+    def _run(
+        self,
+        what: str,
+        job: Collective,
+        tensors: list[Tensor],
+        opts: Any,
+        inputs: list[Tensor] | None = None,
+    ) -> dist.Work:
         for tensor in tensors:
             _on_cpu(tensor)
-        return self._calls.run(partial(self._or_break, job), tensors, blocking=not opts.asyncOp)
+        job, blocking = partial(self._or_break, job, opts), not opts.asyncOp
+        if torch.autograd._profiler_enabled():
+            given = tensors if inputs is None else inputs
+            job, blocking = profiled(f"{NAME}:{what}", given, job), False
+        return self._calls.run(job, tensors, blocking=blocking)
 
-    def _or_break(self, job: Collective) -> None:
+    def _or_break(self, job: Collective, opts: Any) -> None:
         """Run a collective; if it fails half-way, the ranks are out of step, and the group ends."""
+        self._arena.barrier.timeout_s = partial(self.timeout_s, opts)
         try:
             job()
         except Exception as error:
@@ -198,30 +228,15 @@ class ShmGroup(ProcessGroup):
             raise
 
 
+def _split(flat: Tensor, numel: int, ranks: int) -> list[Tensor]:
+    return list(flat.split(numel)) if numel else [flat] * ranks
+
+
 def _known(op: Any) -> str:
     name = op_name(op)
-    if name not in collectives.COMBINE:
-        raise ValueError(
-            f"{name} is not among {', '.join(collectives.COMBINE)}; use backend gloo or nccl"
-        )
+    if name not in COMBINE:
+        raise ValueError(f"{name} is not among {', '.join(COMBINE)}; use backend gloo or nccl")
     return name
-
-
-def _check_parts(what: str, parts: list[Tensor], like: Tensor, ranks: int) -> None:
-    sizes = {(part.numel(), part.dtype) for part in parts}
-    if len(parts) != ranks or sizes != {(like.numel(), like.dtype)}:
-        raise ValueError(
-            f"{what} over {ranks} ranks needs {ranks} parts of {like.numel()} {like.dtype} each; "
-            f"got {[(part.numel(), str(part.dtype)) for part in parts]}"
-        )
-
-
-def _check_whole(what: str, whole: Tensor, part: Tensor, ranks: int) -> None:
-    if whole.numel() != ranks * part.numel() or whole.dtype != part.dtype:
-        raise ValueError(
-            f"{what} over {ranks} ranks needs {ranks} x {part.numel()} {part.dtype} in one; "
-            f"got {whole.numel()} {whole.dtype}"
-        )
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:
@@ -240,18 +255,18 @@ class InOrder:
         self._ended: Future[None] = Future()
         """of every collective that has run on its caller's thread"""
         self._ended.set_result(None)
-        self._latest: Future[None] | None = None
         self._closed = False
 
     def run(self, collective: Collective, tensors: list[Tensor], *, blocking: bool) -> dist.Work:
         """Run a collective now (blocking, and nothing is queued), or queue it."""
+        if self._stream.is_current:  # runs at once
+            return PendingWork(self._stream.submit(collective), tensors)
         with self._order:  # threads of autograd call here, too
-            idle = self._latest is None or self._latest.done()
             queued = None
-            if idle and (blocking or self._closed):
+            if self._stream.idle and (blocking or self._closed):
                 self._running.acquire()
             else:
-                queued = self._latest = self._stream.submit(partial(self._guarded, collective))
+                queued = self._stream.submit(partial(self._guarded, collective))
         if queued is None:
             try:
                 collective()
