@@ -14,11 +14,12 @@ from drumline.comm import StoreBarrier
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.models import weights_sha256
 from drumline.spec.load import validate_spec
-from drumline.train.checkpoint.distributed import RunCheckpoints
-from drumline.train.rank import RankInfo
-from drumline.train.runners.base import build_context, load_data_and_model
-from drumline.train.scalars import ScalarWriter
-from drumline.train.train import Trainer, build_runner
+from drumline.trainer.checkpoint.distributed import RunCheckpoints
+from drumline.trainer.device import Footprint
+from drumline.trainer.monitor import build_monitor
+from drumline.trainer.rank import RankInfo
+from drumline.trainer.runners.base import build_context, load_data_and_model
+from drumline.trainer.train import Trainer, build_runner
 
 
 def train(rank, world_size, values):
@@ -53,11 +54,12 @@ def train_in(run, rank, world_size, values):
             runner,
             events,
             checkpoints=RunCheckpoints(run, context, events, barrier),
-            scalars=ScalarWriter(run.path / "tensorboard"),
+            monitor=build_monitor(run, runner, events, Footprint(context.device)),
             since=time.monotonic(),
         )
+        trainer.restore()
         score = trainer.run()
-        trainer.scalars.close()
+        trainer.monitor.loggers.finish({})
         runner.close()
     return trainer, score
 

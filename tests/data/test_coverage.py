@@ -9,7 +9,7 @@ import pytest
 
 from drumline.data import BatchPlan, BatchSampler
 from drumline.data.coverage import coverage
-from drumline.spec.parts import PartitionSpec
+from drumline.spec.data import PartitionSpec
 
 LABELS = np.arange(100) % 10
 

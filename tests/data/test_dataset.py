@@ -11,9 +11,10 @@ import drumline.data
 from drumline.core.errors import DataError, UsageError
 from drumline.data import Dataset, build_dataset
 from drumline.data.catalogue import FILE_NAMES, MNIST
-from drumline.data.dataset import PACKAGED, ImageSplit, TextSplit, encode
+from drumline.data.dataset import PACKAGED
 from drumline.data.idx import read_idx, write_idx
-from drumline.spec.parts import DataSpec
+from drumline.data.splits import ImageSplit, TextSplit, encode
+from drumline.spec.data import DataSpec
 
 
 def build(name: str, *, seed: int = 1, dtype: torch.dtype = torch.float32, **more: Any) -> Dataset:
@@ -30,7 +31,7 @@ def make_files(folder: Path, *, images: Any = None, labels: Any = None) -> str:
 
 def test_mnist_mini_is_balanced_and_small() -> None:
     data = build("mnist-mini")
-    assert (len(data.train), len(data.test), data.classes) == (6000, 1000, 10)
+    assert (len(data.train), len(data.test), data.outputs) == (6000, 1000, 10)
     assert data.train.labels is not None
     assert data.test.labels is not None
     assert np.bincount(data.train.labels).tolist() == [600] * 10
@@ -119,7 +120,7 @@ def test_shakespeare_windows() -> None:
     train, test = data.train, data.test
     assert isinstance(train, TextSplit)
     assert isinstance(test, TextSplit)
-    assert data.classes == len(train.vocabulary) == 65
+    assert data.outputs == len(train.vocabulary) == 65
     assert train.vocabulary == "".join(sorted(train.vocabulary))
     assert train.labels is None
     assert len(train.tokens) + len(test.tokens) == 1_115_394
@@ -134,7 +135,7 @@ def test_shakespeare_windows() -> None:
     assert torch.equal(x[0, 1:], y[0, :-1])
     assert y[0, -1] == x[1, 0]
     last_x, last_y = train.batch(np.array([len(train) - 1]))
-    assert last_x.max() < data.classes
+    assert last_x.max() < data.outputs
     assert last_y.shape == (1, 32)
 
 
@@ -151,7 +152,7 @@ def test_a_sequence_longer_than_the_text_is_refused() -> None:
 
 def test_synthetic_is_seeded_and_learnable() -> None:
     data, again, other = build("synthetic"), build("synthetic"), build("synthetic", seed=2)
-    assert (len(data.train), len(data.test), data.classes) == (4096, 1024, 10)
+    assert (len(data.train), len(data.test), data.outputs) == (4096, 1024, 10)
     x, y = data.train.batch(np.arange(4096))
     assert x.shape == (4096, 1, 28, 28)
     assert torch.equal(x, again.train.batch(np.arange(4096))[0])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from drumline.core.errors import UsageError
 from drumline.data.partition import cut, draw, partition, permutation, reorder
-from drumline.spec.parts import PartitionSpec
+from drumline.spec.data import PartitionSpec
 
 SIZES = st.one_of(st.sampled_from([0, 1, 2, 3, 7, 10]), st.integers(0, 300))
 WORLDS = st.integers(1, 9)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from drumline.core.errors import UsageError
 from drumline.data import BatchPlan, BatchSampler, LocalBatch, PartitionSampler
 from drumline.data.partition import permutation
-from drumline.spec.parts import PartitionSpec
+from drumline.spec.data import PartitionSpec
 
 KEPT = ["random", "contiguous", "dirichlet"]
 

@@ -135,7 +135,7 @@ def test_a_factory_of_the_users_own(
         ("nets_a:sized", {"width": -1}, "could not be built: RuntimeError.*width=-1"),
         ("cnn", {"droput": 0}, "no option 'droput' .did you mean 'dropout'.*takes dropout1, drop"),
         ("linear", {"width": 3}, "linear has no option 'width'; it takes none"),
-        ("cnn", {"classes": 3}, "takes its number of classes from the data; leave classes out"),
+        ("cnn", {"classes": 3}, "takes classes from the data; leave classes out"),
         ("cnn", {"dropout": "no"}, "dropout must be a number or null, got 'no'; .*dropout=None"),
         ("cnn", {"dropout1": True}, "dropout1 must be a number, got True; set model.dropout1=0.25"),
         ("gpt-mini", {"layers": 2.5}, "layers must be a whole number, 1 or more, got 2.5"),

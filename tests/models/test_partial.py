@@ -259,7 +259,7 @@ import torch
 from drumline.spec.parts import ModelSpec
 from drumline.models import build_model
 from drumline.models.partial import build_partial
-from drumline.train.device import limit_memory
+from drumline.trainer.device import limit_memory
 
 def wide():
     return nn.Sequential(*[nn.Linear(2048, 2048, bias=False) for _ in range(8)])

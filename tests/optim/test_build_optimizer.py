@@ -7,13 +7,13 @@ import torch
 from torch.nn import Parameter
 
 from drumline.optim import GD, SGD, Adam, build_optimizer
-from drumline.spec.parts import OptimizerSpec
+from drumline.spec.learning import OptimizerSpec
 
 
 @pytest.mark.parametrize(
     ("options", "kind", "group"),
     [
-        ({"name": "gd"}, GD, {"lr": 0.05, "weight_decay": 0.0}),
+        ({"name": "gd"}, GD, {"lr": 0.1, "weight_decay": 0.0}),
         ({"name": "gd", "engine": "torch"}, torch.optim.SGD, {"momentum": 0}),
         ({"name": "sgd", "momentum": 0.9, "nesterov": True}, SGD, {"nesterov": True}),
         ({"name": "sgd", "momentum": 0.5, "engine": "torch"}, torch.optim.SGD, {"momentum": 0.5}),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drumline.optim import lr_at
-from drumline.spec.parts import ScheduleSpec
+from drumline.spec.learning import ScheduleSpec
 
 
 def rates(steps: int, per_epoch: int = 2, **options: Any) -> list[float]:

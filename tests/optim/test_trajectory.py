@@ -12,7 +12,8 @@ from torch import nn
 
 from drumline.models import build_model
 from drumline.optim import build_optimizer
-from drumline.spec.parts import ModelSpec, OptimizerSpec
+from drumline.spec.learning import OptimizerSpec
+from drumline.spec.parts import ModelSpec
 
 BOUND = {torch.float32: 1e-6, torch.float64: 1e-12}
 GRID: list[dict[str, Any]] = [

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drumline.core.errors import SpecError
+from drumline.spec.data import PartitionSpec
 from drumline.spec.load import dump_spec, load_spec, validate_spec
-from drumline.spec.parts import PartitionSpec, SlowRank
+from drumline.spec.parts import SlowRank
 from drumline.spec.run_spec import BUILTIN_MODELS, RunSpec
 
 DESIGN = """\
@@ -90,13 +91,13 @@ def test_dump_and_load_give_an_equal_spec(spec_of):
 @pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n", "---\n", "\ufeff"])
 def test_an_empty_file_is_the_defaults(spec_of, text):
     assert spec_of(text) == RunSpec()
-    assert RunSpec().epochs == 1
+    assert RunSpec().epochs == 4
 
 
 def test_a_run_is_one_epoch_long_unless_it_says_otherwise():
-    assert load_spec(None).epochs == 1
+    assert load_spec(None).epochs == 4
     assert load_spec(None, ["max_steps=5"]).epochs is None
-    assert load_spec(None, ["epochs=null"]).epochs == 1
+    assert load_spec(None, ["epochs=null"]).epochs == 4
     both = load_spec(None, ["epochs=3", "max_steps=5"])
     assert (both.epochs, both.max_steps) == (3, 5)
 
@@ -321,12 +322,12 @@ def test_an_unknown_key_is_answered_with_the_nearest(refusal, text, line, said):
         (
             "optimizer:\n  lr: fast\n",
             2,
-            "optimizer.lr is 'fast', but must be a number; write e.g. optimizer.lr=0.05",
+            "optimizer.lr is 'fast', but must be a number; write e.g. optimizer.lr=0.1",
         ),
         (
             "optimizer: {lr: .inf}\n",
             1,
-            "optimizer.lr is inf, but must be a finite number; write e.g. optimizer.lr=0.05",
+            "optimizer.lr is inf, but must be a finite number; write e.g. optimizer.lr=0.1",
         ),
         (
             "optimizer:\n  betas: [0.9]\n",
@@ -521,7 +522,7 @@ def test_a_wrong_choice_lists_the_choices(refusal, text, line, said):
             "gpt-mini does not read mnist-mini (images); set data=shakespeare",
         ),
         (
-            "epochs: 2\ndata:\n  name: shakespeare\n",
+            "model: cnn\ndata:\n  name: shakespeare\n",
             3,
             "cnn does not read shakespeare (text); set model=gpt-mini",
         ),

@@ -14,9 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from drumline.data.dataset import Dataset, Split, build_dataset
+    from drumline.data.dataset import build_dataset
     from drumline.data.partition import BatchPlan, DataPartitioner
     from drumline.data.sampler import BatchSampler, LocalBatch, PartitionSampler
+    from drumline.data.splits import Dataset, Split
 
 __all__ = [
     "BatchPlan",
@@ -30,9 +31,10 @@ __all__ = [
 ]
 
 _NAMES = {
-    "dataset": ("Dataset", "Split", "build_dataset"),
+    "dataset": ("build_dataset",),
     "partition": ("BatchPlan", "DataPartitioner"),
     "sampler": ("BatchSampler", "LocalBatch", "PartitionSampler"),
+    "splits": ("Dataset", "Split"),
 }
 """by module"""
 

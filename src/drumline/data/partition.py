@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from drumline.core.errors import UsageError
 from drumline.core.formatting import counted
-from drumline.spec.parts import PartitionSpec
+from drumline.spec.data import PartitionSpec
 
 Indices = npt.NDArray[np.int64]
 
@@ -186,6 +186,8 @@ class BatchPlan:
     world_size: int
     seed: int
     """of every random choice; the same on every rank"""
+    in_order: bool = False
+    """whether ranks share each batch of the samples as they lie (kind: shuffle)"""
 
     def __post_init__(self) -> None:
         spec, n, batch, world_size = self.spec, self.n, self.batch, self.world_size
@@ -216,6 +218,8 @@ class BatchPlan:
 
     def order(self, epoch: int, rank: int) -> Indices:
         """Return the order of indices that the rank's spans refer to in this epoch."""
+        if self.in_order:
+            return np.arange(self.n)
         if self.spec.kind == "shuffle":
             return permutation(self.n, seed=self.seed, epoch=epoch)
         if self.spec.kind == "sampling":

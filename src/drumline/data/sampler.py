@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 
 from drumline.core.errors import UsageError
 from drumline.data.partition import BatchPlan, Indices, partition, reorder
-from drumline.spec.parts import PartitionSpec
+from drumline.spec.data import PartitionSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,10 +136,10 @@ def _in_init() -> bool:
 def build_partial(
     spec: ModelSpec,
     *,
-    classes: int,
     seed: int,
     dtype: torch.dtype = torch.float32,
     wanted: Callable[[str], bool],
+    **given: object,
 ) -> nn.Module:
     """Build a model in which only the wanted parameters are there, the others on the meta device.
 
@@ -152,25 +152,25 @@ def build_partial(
     Raises:
         SpecError: as for `build_model`.
     """
-    plan = _Plan(*_build_outline(spec, classes=classes, seed=seed), wanted)
+    plan = _Plan(*_build_outline(spec, seed=seed, **given), wanted)
     with ScratchWatch() as watch, _Registrations(watch.scratch, plan) as registrations:
-        model = call_factory(spec, classes=classes, seed=seed)
+        model = call_factory(spec, seed=seed, **given)
     if registrations.strayed or watch.leaked or _spoilt(model, watch, plan):
         del model
-        model = call_factory(spec, classes=classes, seed=seed)
+        model = call_factory(spec, seed=seed, **given)
     _leave_out(model, plan.parameters, plan.buffers)
     return model.to(dtype)
 
 
 def build_outline(
-    spec: ModelSpec, *, classes: int, seed: int, dtype: torch.dtype = torch.float32
+    spec: ModelSpec, *, seed: int, dtype: torch.dtype = torch.float32, **given: object
 ) -> nn.Module:
     """Build a model with all its names, shapes and types, but no values (the meta device).
 
     Raises:
         SpecError: as for `build_model`.
     """
-    return _build_outline(spec, classes=classes, seed=seed)[0].to(dtype)
+    return _build_outline(spec, seed=seed, **given)[0].to(dtype)
 
 
 _Event = tuple[str, str | None]
@@ -180,10 +180,10 @@ _Paths = Sequence[tuple[_Event, list[str]]]
 """what was registered, with the paths that its module has in the end"""
 
 
-def _build_outline(spec: ModelSpec, *, classes: int, seed: int) -> tuple[nn.Module, _Paths]:
+def _build_outline(spec: ModelSpec, *, seed: int, **given: object) -> tuple[nn.Module, _Paths]:
     """Build the outline, and note what was registered meanwhile."""
     with _Registrations(SharedStorage()) as registrations:
-        model = call_factory(spec, classes=classes, seed=seed)
+        model = call_factory(spec, seed=seed, **given)
     _leave_out(model, set(), set())
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):

@@ -1,12 +1,22 @@
-"""The image classifiers that labs and demos train: linear, mlp, lenet, cnn, for 28×28 images."""
+"""The classifiers that labs and demos train: linear, mlp, lenet, cnn.
+
+They are made for the shape of the data's samples (`features`), that of MNIST unless it is told:
+linear and mlp flatten whatever comes, a row of a table, too; lenet and cnn read images.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
+
+MNIST_SHAPE = (1, 28, 28)
+"""channels, height, width"""
 
 
 class Linear(nn.Module):
@@ -16,13 +26,13 @@ class Linear(nn.Module):
     optimizers and gradient averaging on. 7,850 parameters with 10 classes.
     """
 
-    def __init__(self, *, classes: int) -> None:
+    def __init__(self, *, classes: int, features: Sequence[int] = MNIST_SHAPE) -> None:
         super().__init__()
-        self.fc = nn.Linear(28 * 28, classes)
+        self.fc = nn.Linear(math.prod(features), classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images [b, 1, 28, 28] to logits [b, classes]."""
-        scores: Tensor = self.fc(images.flatten(1))
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map inputs [b, …] to logits [b, classes]."""
+        scores: Tensor = self.fc(inputs.flatten(1))
         return scores
 
 
@@ -34,22 +44,29 @@ class MLP(nn.Module):
     136,074 parameters with 10 classes.
     """
 
-    def __init__(self, *, classes: int, hidden1: int = 128, hidden2: int = 256) -> None:
+    def __init__(
+        self,
+        *,
+        classes: int,
+        features: Sequence[int] = MNIST_SHAPE,
+        hidden1: int = 128,
+        hidden2: int = 256,
+    ) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(28 * 28, hidden1)
+        self.fc1 = nn.Linear(math.prod(features), hidden1)
         self.fc2 = nn.Linear(hidden1, hidden2)
         self.fc3 = nn.Linear(hidden2, classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images [b, 1, 28, 28] to logits [b, classes]."""
-        x = F.relu(self.fc1(images.flatten(1)))
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map inputs [b, …] to logits [b, classes]."""
+        x = F.relu(self.fc1(inputs.flatten(1)))
         x = F.relu(self.fc2(x))
         scores: Tensor = self.fc3(x)
         return scores
 
 
 class LeNet(nn.Module):
-    """LeNet-5 (LeCun, Bottou, Bengio & Haffner, 1998), for images of 28×28.
+    """LeNet-5 (LeCun, Bottou, Bengio & Haffner, 1998); sizes for images of 28×28.
 
         C1  6 maps, 5×5, padded by 2 (the paper padded the images to 32×32)   28×28 → 28×28
         S2  average over 2×2                                                  28×28 → 14×14
@@ -61,16 +78,18 @@ class LeNet(nn.Module):
     functions. 61,706 parameters with 10 classes: small messages, where latency shows.
     """
 
-    def __init__(self, *, classes: int) -> None:
+    def __init__(self, *, classes: int, features: Sequence[int] = MNIST_SHAPE) -> None:
         super().__init__()
-        self.c1 = nn.Conv2d(1, 6, kernel_size=5, padding=2)
+        channels, height, width = _image_shape("lenet", features, smallest=12)
+        area = (height // 2 - 4) // 2 * ((width // 2 - 4) // 2)
+        self.c1 = nn.Conv2d(channels, 6, kernel_size=5, padding=2)
         self.c3 = nn.Conv2d(6, 16, kernel_size=5)
-        self.c5 = nn.Linear(16 * 5 * 5, 120)
+        self.c5 = nn.Linear(16 * area, 120)
         self.f6 = nn.Linear(120, 84)
         self.output = nn.Linear(84, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images [b, 1, 28, 28] to logits [b, classes]."""
+        """Map images [b, channels, height, width] to logits [b, classes]."""
         x = F.avg_pool2d(torch.tanh(self.c1(images)), 2)
         x = F.avg_pool2d(torch.tanh(self.c3(x)), 2)
         x = torch.tanh(self.c5(x.flatten(1)))
@@ -94,6 +113,7 @@ class CNN(nn.Module):
         self,
         *,
         classes: int,
+        features: Sequence[int] = MNIST_SHAPE,
         dropout1: float = 0.25,
         dropout2: float = 0.5,
         dropout: float | None = None,
@@ -103,18 +123,34 @@ class CNN(nn.Module):
         for share in (first, second):
             if not 0 <= share < 1:
                 raise UsageError(f"dropout must lie in [0, 1), got {share}; set model.dropout=0")
-        self.conv1 = nn.Conv2d(1, 32, kernel_size=3, padding=1)
+        channels, height, width = _image_shape("cnn", features, smallest=4)
+        self.conv1 = nn.Conv2d(channels, 32, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(32, 64, kernel_size=3, padding=1)
         self.dropout1 = nn.Dropout(first)
         self.dropout2 = nn.Dropout(second)
-        self.fc1 = nn.Linear(64 * 7 * 7, 128)
+        self.fc1 = nn.Linear(64 * (height // 4) * (width // 4), 128)
         self.fc2 = nn.Linear(128, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images [b, 1, 28, 28] to logits [b, classes]."""
+        """Map images [b, channels, height, width] to logits [b, classes]."""
         x = F.relu(F.max_pool2d(self.conv1(images), 2))
         x = F.relu(F.max_pool2d(self.conv2(x), 2))
         x = self.dropout1(x.flatten(1))
         x = self.dropout2(F.relu(self.fc1(x)))
         scores: Tensor = self.fc2(x)
         return scores
+
+
+def _image_shape(model: str, features: Sequence[int], *, smallest: int) -> Sequence[int]:
+    """Return channels, height and width of images that the model can read."""
+    if len(features) != 3:
+        raise UsageError(
+            f"{model} reads images [channels, height, width], and a sample of this data is "
+            f"{list(features)}; set model=mlp"
+        )
+    if min(features[1:]) < smallest:
+        raise UsageError(
+            f"{model} reads images of {smallest}×{smallest} or more, and these are "
+            f"{features[1]}×{features[2]}; set model=mlp, or data.size to scale a folder's images"
+        )
+    return features

@@ -6,6 +6,7 @@ what pydantic says of a value can be said of a place in the file (`validation_er
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ _EXAMPLE = "drumline train model=cnn workers=2 strategy.kind=ring"
 
 
 def load_spec(
-    path: Path | None,
+    path: Path | Mapping[str, object] | None,
     overrides: Sequence[str] = (),
     *,
     ranks: int | None = None,
@@ -34,6 +35,7 @@ def load_spec(
 ) -> RunSpec:
     """Read a run spec's file, if one is given, and apply overrides such as `strategy.kind=ring`.
 
+    In the place of a file there may be its values.
     `ranks` says how many there are, where somebody else starts them: another launcher, or a person.
     `lasting` has the keys of the file's strategy that also hold for another kind that overrides
     name; the rest belonged to the old one. None: all of them hold.
@@ -41,7 +43,10 @@ def load_spec(
     Raises:
         SpecError: the file or an override does not make a spec; says where, and the way out.
     """
-    values, places = ({}, {}) if path is None else _read_yaml(path)
+    if isinstance(path, Mapping):
+        values, places = copy.deepcopy(dict(path)), Places()
+    else:
+        values, places = ({}, {}) if path is None else _read_yaml(path)
     if lasting is not None:
         _forget_old_strategy(values, overrides, lasting)
     for override in overrides:

@@ -1,4 +1,4 @@
-"""The parts of a `RunSpec`: model, data, optimizer, schedule, checkpoints, simulated nodes.
+"""The parts of a `RunSpec`: model, checkpoints, simulated nodes; `data` and `learning` have others.
 
 Each part is frozen, refuses unknown keys, and checks what its own keys must keep together; what
 keys of different parts must keep together is checked by `run_spec`.
@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from drumline.core.formatting import format_rate, parse_bytes, parse_rate
 from drumline.core.nodes import MAX_NODES, PREFIX, NodePlan, address_of
 
-PartitionKind = Literal["shuffle", "random", "sampling", "contiguous", "by_label", "dirichlet"]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(gt=0)]
 
 
@@ -27,6 +26,14 @@ class ClashError(ValueError):
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
         self.keys = keys
+
+
+class UnknownKeyError(ValueError):
+    """A key that a part takes in some cases, as an option of the user's own, and not here."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"unknown key {key!r}")
+        self.key = key
 
 
 def clash(name: str, /, **values: object) -> ClashError:
@@ -67,20 +74,20 @@ class SpecPart(BaseModel):
 
 def one_word(part: type[SpecPart], key: str) -> BeforeValidator:
     """Let a part of a spec be one word, which stands for the given key; the schema says so too."""
-    word: Any = part.model_fields[key].annotation
+    word: Any = part.model_fields[key].rebuild_annotation()
     return BeforeValidator(
         lambda value: {key: value} if isinstance(value, str) else value,
         json_schema_input_type=part | word,
     )
 
 
-class ModelSpec(SpecPart):
-    """Which model; other keys are passed to its factory (`model: {name: cnn, dropout: 0}`)."""
+class FactorySpec(SpecPart):
+    """Something that is built by name; keys that are no fields are options for its factory."""
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = "cnn"
-    """linear, mlp, lenet, cnn, gpt-mini, or `package.module:factory` of your own"""
+    name: str
+    """a built-in, or `package.module:factory` of your own"""
 
     @property
     def options(self) -> dict[str, object]:
@@ -88,98 +95,11 @@ class ModelSpec(SpecPart):
         return dict(self.model_extra or {})
 
 
-class PartitionSpec(SpecPart):
-    """Which samples each rank trains on."""
+class ModelSpec(FactorySpec):
+    """Which model; other keys are passed to its factory (`model: {name: cnn, dropout: 0}`)."""
 
-    kind: PartitionKind = "shuffle"
-    """shuffle: one permutation per epoch, cut into batches that ranks share. random and contiguous:
-    a part per rank, kept. sampling: with replacement. by_label, dirichlet: skewed labels"""
-    sizes: tuple[float, ...] | None = None
-    """share of each rank, for shuffle, random and contiguous (default: equal)"""
-    labels: tuple[tuple[int, ...], ...] | None = None
-    """by_label: the labels that each rank owns, e.g. [[0,1,2],[3,4,5],[6,7],[8,9]]"""
-    alpha: float = Field(default=0.5, gt=0)
-    """dirichlet: concentration; small is skewed"""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.kind == "by_label" and self.labels is None:
-            raise clash("by_label_without_labels")
-        if self.labels is not None and self.kind != "by_label":
-            raise clash("labels_without_by_label", spec=self)
-        if self.sizes is not None and self.kind not in ("shuffle", "random", "contiguous"):
-            raise clash("sizes_of_kind", spec=self)
-        if self.sizes is not None and (min(self.sizes, default=0) < 0 or sum(self.sizes) <= 0):
-            raise clash("sizes_are_no_shares", sizes=list(self.sizes))
-        return self
-
-
-class DataSpec(SpecPart):
-    """Which data, in what batches, and who sees which samples."""
-
-    name: Literal["mnist-mini", "mnist", "fashion-mnist", "synthetic", "shakespeare"] = "mnist-mini"
-    """mnist-mini and shakespeare come with the package, synthetic is made up on the spot;
-    `drumline data fetch` brings mnist and fashion-mnist"""
-    batch: int = Field(default=128, ge=1)
-    """samples per step over all ranks together (the global batch)"""
-    partition: Annotated[PartitionSpec, one_word(PartitionSpec, "kind")] = PartitionSpec()
-    """which samples each rank trains on"""
-    path: str | None = None
-    """folder with the data files (default: DRUMLINE_DATA, then the user's cache)"""
-    samples: int | None = Field(default=None, ge=1)
-    """use only the first so many training samples (synthetic: make so many)"""
-    sequence: int = Field(default=64, ge=2)
-    """characters per sample of text data"""
-
-
-class OptimizerSpec(SpecPart):
-    """How weights move."""
-
-    name: Literal["gd", "sgd", "adam"] = "sgd"
-    """gd takes the whole data set per step (in chunks of data.batch)"""
-    engine: Literal["drumline", "torch"] = "drumline"
-    """drumline: written here to be read; torch: torch.optim. Same trajectory"""
-    lr: float = Field(default=0.05, gt=0)
-    """learning rate"""
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    """sgd only"""
-    nesterov: bool = False
-    """sgd only; needs momentum"""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """L2 penalty, or decoupled decay with `decoupled`"""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """adam only"""
-    eps: float = Field(default=1e-8, gt=0)
-    """adam only"""
-    decoupled: bool = False
-    """adam only: decay the weights themselves, not the gradient (AdamW)"""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.name != "sgd" and (self.momentum or self.nesterov):
-            raise clash("momentum_without_sgd", spec=self)
-        if self.nesterov and not self.momentum:
-            raise clash("nesterov_without_momentum")
-        if self.name != "adam" and self.decoupled:
-            raise clash("decoupled_without_adam", spec=self)
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise clash("betas_out_of_range", betas=list(self.betas))
-        return self
-
-
-class ScheduleSpec(SpecPart):
-    """How the learning rate changes over the run."""
-
-    name: Literal["constant", "linear", "cosine", "step"] = "constant"
-    """linear and cosine fall to `floor`; step multiplies by `gamma` every `every` epochs"""
-    warmup_steps: int = Field(default=0, ge=0)
-    """rise linearly from 0 over so many steps first"""
-    floor: float = Field(default=0.0, ge=0, le=1)
-    """what is left at the end, as a share of lr"""
-    gamma: float = Field(default=0.1, gt=0, le=1)
-    """step: the factor"""
-    every: int = Field(default=1, ge=1)
-    """step: epochs between two factors"""
+    name: str = "cnn"
+    """linear, mlp, lenet, cnn, gpt-mini, or `package.module:factory` of your own"""
 
 
 class CheckpointSpec(SpecPart):
@@ -189,6 +109,9 @@ class CheckpointSpec(SpecPart):
     """write every so many steps (default: at the end of each epoch)"""
     keep: int = Field(default=2, ge=1)
     """how many of the newest to keep; two survive damage to one"""
+    best: str | None = None
+    """also keep the one that is best by this: loss, or a metric's name (of the validation set,
+    where there is one; default: that of early_stopping, if there is any)"""
 
 
 class SlowRank(SpecPart):

@@ -16,15 +16,24 @@ from pydantic import AfterValidator, Field, model_validator
 from drumline.core.formatting import nearest
 from drumline.core.nodes import MAX_NODES, NodePlan, address_of
 from drumline.core.task import MAX_WORKERS
+from drumline.spec.data import DataSpec
+from drumline.spec.learning import (
+    CallbackSpec,
+    EarlyStoppingSpec,
+    LoggerSpec,
+    LossSpec,
+    MetricSpec,
+    OptimizerSpec,
+    ScheduleSpec,
+    check_metrics,
+    named,
+)
 from drumline.spec.mesh import Mesh, MeshSpec, settle_mesh
 from drumline.spec.parts import (
     Bytes,
     CheckpointSpec,
-    DataSpec,
     LinkSpec,
     ModelSpec,
-    OptimizerSpec,
-    ScheduleSpec,
     SlowNode,
     SlowRank,
     SpecPart,
@@ -41,15 +50,18 @@ SHORTHAND: dict[tuple[str, ...], str] = {
     ("model",): "name",
     ("data",): "name",
     ("data", "partition"): "kind",
+    ("loss",): "name",
+    ("early_stopping",): "metric",
     ("optimizer",): "name",
     ("schedule",): "name",
     ("strategy",): "kind",
     ("link",): "rate",
 }
-# What the built-in data sets hold: models that read the one cannot read the other.
-TEXT_DATA = frozenset({"shakespeare"})
+# models that read the one cannot read the other
 TEXT_MODELS = frozenset({"gpt-mini"})
+IMAGE_MODELS = frozenset({"lenet", "cnn"})
 BUILTIN_MODELS = ("linear", "mlp", "lenet", "cnn", "gpt-mini")
+_EPOCHS = 4  # of mnist-mini: 15 s on two cores, to 97 %
 _INIT = re.compile(r"env|tcp|file|tcp://(\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(\d{1,5})|file:///.+")
 
 
@@ -72,13 +84,19 @@ class RunSpec(SpecPart):
     data: Annotated[DataSpec, one_word(DataSpec, "name")] = DataSpec()
     optimizer: Annotated[OptimizerSpec, one_word(OptimizerSpec, "name")] = OptimizerSpec()
     schedule: Annotated[ScheduleSpec, one_word(ScheduleSpec, "name")] = ScheduleSpec()
+    loss: Annotated[LossSpec, one_word(LossSpec, "name")] | None = None
+    """what is minimised: cross_entropy, mse, bce, l1, or your own (default: what goes with the
+    data: cross_entropy for classes, mse for a regression, bce for several labels)"""
+    metrics: Annotated[tuple[MetricSpec, ...], named(MetricSpec)] | None = None
+    """what is measured beside the loss, e.g. [accuracy, "mine:metric"] (default: what goes with
+    the loss)"""
     strategy: Annotated[StrategySpec, one_word(StrategySpec, "kind")] = StrategySpec()
     mesh: MeshSpec = MeshSpec()
     """how many ways data, layers and the insides of layers are split, e.g.
     {data: 2, pipeline: 2, tensor: 1}"""
     checkpoint: CheckpointSpec = CheckpointSpec()
     epochs: int | None = Field(default=None, ge=1)
-    """passes over the data (default 1, unless max_steps is given)"""
+    """passes over the data (default 4, unless max_steps is given)"""
     max_steps: int | None = Field(default=None, ge=1)
     """stop after so many steps; with epochs too, whichever comes first"""
     accumulate: int = Field(default=1, ge=1)
@@ -86,7 +104,20 @@ class RunSpec(SpecPart):
     clip_norm: float | None = Field(default=None, gt=0)
     """scale the gradient down to this norm where it is larger"""
     evaluate: bool = True
-    """measure loss and accuracy on the test set after each epoch and at the end"""
+    """measure loss and metrics on the test set (and the validation set) after each epoch"""
+    early_stopping: Annotated[EarlyStoppingSpec, one_word(EarlyStoppingSpec, "metric")] | None = (
+        None
+    )
+    """end where no epoch was better for a while, e.g. {metric: accuracy, patience: 3}"""
+    sync_batch_norm: bool = False
+    """normalise by the samples of all ranks, as one process would; else each rank by its own, and
+    rank 0's running statistics count"""
+    loggers: Annotated[tuple[LoggerSpec, ...], named(LoggerSpec)] = (LoggerSpec(),)
+    """where numbers go beside the run directory: tensorboard, wandb, mlflow, "mine:logger"…"""
+    log_every: int | None = Field(default=None, ge=1)
+    """give loggers the training loss and times every so many steps, too (default: each epoch)"""
+    callbacks: Annotated[tuple[CallbackSpec, ...], named(CallbackSpec)] = ()
+    """objects of your own whose methods are called as the run goes on, e.g. ["mine:callback"]"""
     seed: int = Field(default=1234, ge=0, lt=2**63)
     dtype: Literal["float32", "float64"] = "float32"
     """float64 for exact comparisons"""
@@ -125,6 +156,17 @@ class RunSpec(SpecPart):
         return self.workers * self.nodes
 
     @property
+    def scores_wanted(self) -> dict[str, str]:
+        """The scores that something looks at, loss or a metric, by the key that names it."""
+        stopping = self.early_stopping
+        wanted = {
+            "early_stopping": None if stopping is None else stopping.metric,
+            "checkpoint.best": self.checkpoint.best,
+            "schedule.metric": None if self.schedule.is_ours else self.schedule.metric,
+        }
+        return {key: name for key, name in wanted.items() if name is not None}
+
+    @property
     def axes(self) -> Mesh:
         """The mesh that all ranks form, with what the spec leaves open filled in."""
         return settle_mesh(self.mesh, self.strategy.kind, workers=self.workers, nodes=self.nodes)
@@ -155,9 +197,11 @@ class RunSpec(SpecPart):
     @model_validator(mode="before")
     @classmethod
     def _settle(cls, values: Any) -> Any:
-        """Say what the spec does not: one epoch; how copies of a split model are averaged."""
+        """Say what the spec does not: model, epochs, how copies of a split model are averaged."""
+        if isinstance(values, dict):
+            values = _settle_model(values)
         if isinstance(values, dict) and values.get("epochs") is values.get("max_steps") is None:
-            values = {**values, "epochs": 1}
+            values = {**values, "epochs": _EPOCHS}
         return settle_aggregator(values)
 
     @model_validator(mode="after")
@@ -173,7 +217,23 @@ class RunSpec(SpecPart):
         self._check_model_fits_data()
         if self.optimizer.name == "gd" and self.accumulate > 1:
             raise clash("nothing_to_accumulate")
+        check_metrics(self.loss, self.metrics)
+        if self.optimizer.name in ("Adafactor", "Muon") and self.axes.tensor > 1:
+            raise clash("optimizer_of_whole_tensors", spec=self)
+        self._check_scores()
+        self._check_batch_norm()
         return self
+
+    def _check_scores(self) -> None:
+        """Refuse to look at scores where nobody measures any."""
+        for key in self.scores_wanted:
+            if not self.evaluate and key != "schedule.metric":
+                raise clash("score_without_evaluation", key=key)
+
+    def _check_batch_norm(self) -> None:
+        pieces = self.accumulate > 1 or self.optimizer.name == "gd"
+        if self.sync_batch_norm and (pieces or self.axes.splits_model or self.cuts_layers):
+            raise clash("batch_norm_of_pieces")
 
     def _check_ranks(self) -> None:
         world, copies = self.world_size, self.axes.data
@@ -213,13 +273,34 @@ class RunSpec(SpecPart):
             raise clash("mpi_restarts")
 
     def _check_model_fits_data(self) -> None:
-        text = self.data.name in TEXT_DATA
-        name = self.model.name
+        name, holds = self.model.name, self.data.holds
         if ":" not in name and name not in BUILTIN_MODELS:
             hint = nearest(name, BUILTIN_MODELS, "name one of those")
             raise clash("no_such_model", name=name, models=", ".join(BUILTIN_MODELS), hint=hint)
-        if name in BUILTIN_MODELS and (name in TEXT_MODELS) != text:
-            what, fix = ("text", "model=gpt-mini") if text else ("images", "data=shakespeare")
-            raise clash("model_reads_other_data", spec=self, what=what, fix=fix)
-        if text and self.data.partition.kind in ("by_label", "dirichlet"):
+        if not reads(name, self.data):
+            fix = f"model={self.data.usual_model}"
+            if holds == "images":
+                fix = "data=shakespeare"
+            raise clash("model_reads_other_data", spec=self, what=holds, fix=fix)
+        if holds == "text" and self.data.partition.kind in ("by_label", "dirichlet"):
             raise clash("text_has_no_labels", spec=self)
+
+
+def reads(model: str, data: DataSpec) -> bool:
+    """Whether a model reads what the data holds, as far as names tell."""
+    holds = data.holds
+    if holds is None or model not in BUILTIN_MODELS:
+        return True
+    if holds == "text" or model in TEXT_MODELS:
+        return holds == "text" and model in TEXT_MODELS
+    return holds == "images" or model not in IMAGE_MODELS
+
+
+def _settle_model(values: dict[str, Any]) -> dict[str, Any]:
+    """Name the usual model for the data, where none is named."""
+    data, model = values.get("data"), values.get("model", {})
+    name = data.get("name") if isinstance(data, dict) else data
+    if not isinstance(name, str) or not isinstance(model, dict) or "name" in model:
+        return values
+    usual = DataSpec.model_construct(name=name).usual_model
+    return {**values, "model": {"name": usual, **model}}

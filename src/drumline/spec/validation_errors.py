@@ -15,7 +15,7 @@ from typing import Any, get_args
 from pydantic_core import ErrorDetails
 
 from drumline.core.formatting import nearest
-from drumline.spec.parts import ClashError, SpecPart, read_messages
+from drumline.spec.parts import ClashError, SpecPart, UnknownKeyError, read_messages
 from drumline.spec.run_spec import SHORTHAND, RunSpec
 
 KeyPath = tuple[str, ...]
@@ -32,16 +32,22 @@ def explain_error(detail: ErrorDetails, places: Places, spec: type[SpecPart] = R
     key, place = ".".join(path), _place(path, places)
     match detail["type"]:
         case "extra_forbidden" | "invalid_key":
-            return f"{place}unknown key {key!r}; {_nearest_key(path, spec)}"
+            return _unknown_key(path, places, spec)
         case "literal_error":
             choices = str(detail["ctx"]["expected"]).replace("'", "")
             names = choices.replace(" or ", ", ").split(", ")
             fix = nearest(str(detail["input"]), names, "choose one of these")
             return f"{place}{key} is {_shown(detail['input'])}, but must be {choices}; {fix}"
         case "value_error":
+            if isinstance(error := detail["ctx"]["error"], UnknownKeyError):
+                return _unknown_key((*path, error.key), places, spec)
             return _wrong_value(path, detail["ctx"]["error"], places)
         case _:
             return f"{place}{_wrong_type(path, detail, spec)}"
+
+
+def _unknown_key(path: KeyPath, places: Places, spec: type[SpecPart]) -> str:
+    return f"{_place(path, places)}unknown key {'.'.join(path)!r}; {_nearest_key(path, spec)}"
 
 
 def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
@@ -110,6 +116,9 @@ def _nearest_key(path: KeyPath, spec: type[SpecPart]) -> str:
     """Suggest the key that was meant: one like it here, or the same word, or nearly, elsewhere."""
     *above, word = path
     siblings = list(getattr(_part_at(path[:-1], spec), "model_fields", ()))
+    elsewhere = spec is not RunSpec and len(path) == 1 and word in RunSpec.model_fields
+    if elsewhere and not difflib.get_close_matches(word, siblings, 1, _MUCH_LIKE):
+        return f"that is for drumline train; the keys here are {', '.join(siblings)}"
     if near := difflib.get_close_matches(word, siblings, n=1, cutoff=_LIKE):
         return f"did you mean {'.'.join((*above, near[0]))!r}?"
     everywhere = {key.rpartition(".")[2]: key for key in reversed(list(_all_keys(spec)))}

@@ -1,5 +1,0 @@
-"""Training: the loop, evaluation, checkpoints, and what a rank writes to the run directory."""
-
-from drumline.train.train import train_rank
-
-__all__ = ["train_rank"]

@@ -1,0 +1,85 @@
+"""Loggers of a run by the command line: W&B and MLflow offline, one that a package offers."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from drumline.core.errors import UsageError
+from drumline.launcher.preflight import check_factories
+from drumline.spec.load import load_spec
+
+SECRET = "0123456789abcdef0123456789abcdef01234567"
+JOB = ("model=mlp", "data.samples=640", "max_steps=5", "strategy=allreduce")
+TESTS = str(Path(__file__).parents[1])
+
+
+def offer(folder, name, value):
+    """Make what `pip install` leaves of a package with an entry point."""
+    told = folder / "offers_a_logger-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: offers-a-logger\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text(f"[drumline.loggers]\n{name} = {value}\n")
+    return os.pathsep.join([str(folder), TESTS])
+
+
+@pytest.mark.slow
+def test_wandb_and_mlflow_get_the_numbers_and_no_file_a_secret(drumline, tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="not installed: pip install 'drumline[wandb]'")
+    pytest.importorskip("mlflow", reason="not installed: pip install 'drumline[mlflow]'")
+    store = f"file://{tmp_path}/store"
+    wandb = "{name: wandb, project: digits, mode: offline}"
+    loggers = f"[{wandb}, {{name: mlflow, experiment: digits, uri: '{store}'}}]"
+    run = tmp_path / "runs" / "run-1"
+    summary = drumline.train(*JOB, f"loggers={loggers}", WANDB_API_KEY=SECRET)
+    (written,) = run.glob("wandb/offline-run-*/*.wandb")
+    for word in (b"test_loss", b"accuracy", b"time/wait_ms", b"metrics.accuracy"):
+        assert word in written.read_bytes(), word
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow import MlflowClient
+
+    client = MlflowClient(store)
+    number = client.get_experiment_by_name("digits").experiment_id
+    (found,) = client.search_runs([number])
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == "run-1"
+    assert found.data.params["data.samples"] == "640"
+    assert found.data.metrics["accuracy"] == pytest.approx(summary["accuracy"])
+    assert found.data.metrics["final.metrics.accuracy"] == pytest.approx(summary["accuracy"])
+    assert not (run / "tensorboard").exists(), "it was not asked for"
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+def test_an_installed_package_may_offer_a_logger(drumline, tmp_path):
+    path = offer(tmp_path, "lines", "own_parts:Lines")
+    drumline.train(*JOB, "loggers={name: lines, to: lines}", PYTHONPATH=path)
+    lines = [json.loads(line) for line in (tmp_path / "runs/run-1/lines").read_text().splitlines()]
+    assert [line[0] for line in lines] == ["start", "log", "finish"]
+    assert lines[0][3] == "0", "rank 0 alone has it"
+    assert lines[2][1]["metrics"]["accuracy"] == lines[1][2]["accuracy"]
+    wrong = drumline("train", *JOB, "loggers=line", PYTHONPATH=path)
+    assert wrong.code == 2
+    assert "line is none of tensorboard, wandb, mlflow, lines, nor" in wrong.err
+    assert "did you mean 'lines'?" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("loggers={name: wandb, api_key: abc}",), "api_key looks like a secret"),
+        (("loss=own_parts:smooth",), "loss 'own_parts:smooth' cannot be found: .* 'smoothed'"),
+        (("metrics=[nets:f]",), "metric 'nets:f' cannot be imported: no module 'nets'"),
+        (("callbacks=own_parts:Note",), "callback 'own_parts:Note' cannot be found"),
+        (("optimizer=lbfgs",), "LBFGS calls the model several times in a step"),
+        (("optimizer=adamvv",), "there is no optimizer 'adamvv'; .* did you mean 'adam"),
+        (("schedule=cosin",), "there is no schedule 'cosin'; .* did you mean 'cosine'"),
+        (("early_stopping=loss", "evaluate=false"), "early_stopping looks at scores, and evaluate"),
+        (("sync_batch_norm=true", "accumulate=2"), "sync_batch_norm is for whole batches"),
+    ],
+)
+def test_what_is_wrong_is_told_before_ranks_start(words, said):
+    with pytest.raises(UsageError, match=said):
+        check_factories(load_spec(None, words))
