@@ -40,8 +40,8 @@ from pathlib import Path
 from drumline.core.errors import DrumlineError
 from drumline.core.rundir import read_events
 from drumline.spec.load import load_spec
-from drumline.launch.runs import launched_training, new_run
-from drumline.launch.agents import AgentPool
+from drumline.launcher.runs import launched_training, new_run
+from drumline.launcher.agents import AgentPool
 
 def train(pool, words):
     spec = load_spec(None, words)
@@ -63,7 +63,6 @@ def train(pool, words):
         "rank_logs": logs,
         "peaks": [e["peak_bytes"] for e in read_events(run.rank_events(0)) if "peak_bytes" in e],
         "scratch": sorted(path.name for path in agents.scratch.path.iterdir()),
-        "semaphores": [p.name for p in Path("/dev/shm").glob(f"sem.{agents.scratch.path.name}*")],
     }
 
 with AgentPool() as pool:
@@ -110,7 +109,7 @@ class Run:
     def __init__(self, told):
         self.error, self.weights, self.agent = told["error"], told["weights"], told["agent"]
         self.node_log, self.scratch, self.peaks = told["node_log"], told["scratch"], told["peaks"]
-        self.semaphores, self.network = told["semaphores"], told["network"]
+        self.network = told["network"]
         lines = [log.splitlines()[0].split() for log in told["rank_logs"].values()]
         self.servers = {int(server) for server, _ in lines}
         self.threads = [int(threads) for _, threads in lines]

@@ -6,12 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from drumline.agent.cpu_throttle import CpuThrottle
-from drumline.agent.elastic import throttled_workers
-from drumline.core.task import SCRATCH, AgentTask
 
 # signs in, says so, computes for a while and tells which share of that time it had the CPU
 SPIN = """
@@ -76,14 +73,3 @@ def test_who_ends_before_the_throttle_has_seen_it_is_forgotten(tmp_path):
         while list(register.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert list(register.iterdir()) == []
-
-
-def test_a_whole_share_needs_no_throttle(tmp_path, monkeypatch):
-    monkeypatch.setenv(SCRATCH, str(tmp_path))
-    task = AgentTask(run=str(tmp_path), workers=1, timeout_s=1.0)
-    with throttled_workers(task) as register:
-        assert register == ""
-    assert list(tmp_path.iterdir()) == []
-    with throttled_workers(replace(task, cpu=0.5)) as register:
-        assert register == str(tmp_path / "node-0")
-    assert list(tmp_path.iterdir()) == []

@@ -212,7 +212,7 @@ def test_the_first_failing_rank_is_told_and_its_code_passed_on(nodes, what, code
     assert ended.error.startswith(says)
     if what == "raise":
         assert "ValueError: the sky fell" in ended.error
-        assert any("[1] ValueError: the sky fell" in line for line in lines)
+        assert any("[1] [rank1]: ValueError: the sky fell" in line for line in lines)
     assert nodes.state(1, job_id)["error"] == ended.error
 
 

@@ -22,7 +22,7 @@ from drumline.cluster.providers.twin.control import (
 from drumline.cluster.providers.twin.folder import NodeOrder, login_name
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
-from drumline.launch.network import AS_ROOT, AS_USER
+from drumline.launcher.network import AS_ROOT, AS_USER
 
 
 def need_twins() -> None:

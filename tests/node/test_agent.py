@@ -9,7 +9,7 @@ import pytest
 from drumline.core.errors import SpecError, WorkerError
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import AgentTask
-from drumline.launch.outcome import RunOutcome
+from drumline.launcher.outcome import RunOutcome
 from drumline.node.agent import exit_code_of, read_reports, settle_terms, write_reports
 from drumline.node.job import Job
 

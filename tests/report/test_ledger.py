@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drumline.report.ledger.accounts import compute_ledger, step_seconds
+from metered_runs import ddp_logs, loop_logs
 
 MS = 10**6
 START = {"event": "start", "attempt": 0}
@@ -190,6 +191,7 @@ def test_without_common_steps_there_is_nothing_to_account_for(logs):
                     "exposed_wait_ms",
                     "exposed_transfer_ms",
                     "caused_ms",
+                    "between_ms",
                     "exposed_ms",
                 ),
                 0.0,
@@ -219,6 +221,7 @@ def test_json_is_per_step_and_in_milliseconds():
         "exposed_wait_ms": 5.0,
         "exposed_transfer_ms": 5.0,
         "caused_ms": 0.0,
+        "between_ms": 0.0,
         "exposed_ms": 10.0,
     }
     assert document["ranks"][1]["lost_time_share"] == pytest.approx(1 / 3, abs=1e-4)
@@ -382,3 +385,68 @@ def test_steps_add_up_to_the_time_that_passed(computing):
         steps.append([at(number, b, e) for b, e in zip(began, ended, strict=True)])
         began = ended
     assert sum(step_seconds(steps)) == pytest.approx(max(began) / 1000)
+
+
+# Scripts: stretches instead of steps, numbered calls, several groups of the same ranks
+
+
+def test_time_without_steps_is_told_per_second():
+    """Rank 1 comes 30 ms late ten times a second; the stretches of ranks don't end together."""
+    for numbered in (True, False):
+        ledger = compute_ledger(loop_logs(seconds=4, slow=1, numbered=numbered))
+        assert (ledger.steps, ledger.seconds, ledger.unit) == (0, 4.0, "second")
+        assert ledger.collectives == 40
+        assert [row.total_s for row in ledger.ranks] == [4.0, 4.0]
+        assert ledger.ranks[0].exposed_wait_s == pytest.approx(1.2)
+        assert ledger.ranks[1].caused_s == pytest.approx(1.2)
+        assert ledger.ranks[1].compute_s == pytest.approx(4 - 0.16)
+        assert ledger.to_json()["ranks"][0]["exposed_wait_ms"] == 300.0
+
+
+def test_where_there_are_steps_what_lies_outside_is_not_counted():
+    logs = [[*steps, *loops] for steps, loops in zip(ddp_logs(steps=5), loop_logs(), strict=True)]
+    assert compute_ledger(logs) == compute_ledger(ddp_logs(steps=5))
+
+
+def test_ranks_without_a_step_in_common_are_accounted_for_as_a_whole():
+    """Only rank 0 has an optimizer."""
+    one, other = loop_logs(seconds=2)
+    mixed = [{**event, "event": "step", "step": n, "data": 0} for n, event in enumerate(one)]
+    assert compute_ledger([mixed, other]).ranks == compute_ledger([one, other]).ranks
+
+
+def test_an_attempt_before_a_restart_is_not_counted():
+    first, second = loop_logs(seconds=3), loop_logs(seconds=2)
+    logs = [[START, *a, START, *b] for a, b in zip(first, second, strict=True)]
+    assert compute_ledger(logs) == compute_ledger(second)
+
+
+def test_numbered_calls_find_each_other_where_one_is_missing():
+    """Rank 0 did not log call 7; without numbers all calls behind it would be put beside others."""
+    logs = loop_logs(seconds=2, slow=1)
+    logs[0][0]["spans"] = [span for span in logs[0][0]["spans"] if span[5] != 7]
+    ledger = compute_ledger(logs)
+    assert ledger.collectives == 19
+    assert ledger.ranks[1].caused_s == pytest.approx(19 * 0.030)
+
+
+def test_groups_of_the_same_ranks_are_told_apart():
+    """Ranks make the calls in another order; on rank 1, both go on at once, and b's for longer."""
+    spans = [
+        [
+            ["all_reduce", 1, 0, 30 * MS, [], 0, "a"],
+            ["all_reduce", 1, 40 * MS, 60 * MS, [], 0, "b"],
+        ],
+        [
+            ["all_reduce", 1, 10 * MS, 60 * MS, [], 0, "b"],
+            ["all_reduce", 1, 20 * MS, 30 * MS, [], 0, "a"],
+        ],
+    ]
+    logs = [warm_up({**step(1, total=60), "spans": own}) for own in spans]
+    assert seconds(compute_ledger(logs), "wait", "transfer") == [(20, 30), (30, 20)]
+
+
+def test_time_in_which_a_rank_is_blocked_twice_counts_once():
+    blocked = [(10, 40), (20, 50), (60, 70)]
+    ledger = compute_ledger([warm_up(step(1, total=80, blocked=blocked, spans=[(0, 80)]))])
+    assert seconds(ledger, "exposed_transfer", "compute") == [(50, 30)]

@@ -41,7 +41,7 @@ from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.table import Finding, Findings, Table, milliseconds, percent, times
 from drumline.report.page.translator import Translator, check_texts, fill, load_texts
 from drumline.report.plots import PAGE_INK, FigureStyle, chinese_font
-from drumline.report.runs.page import DifferenceRow
+from drumline.report.runs.tables import DifferenceRow
 
 TEXTS = {
     "en": {

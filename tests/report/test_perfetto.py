@@ -103,3 +103,22 @@ def test_slices_of_a_line_nest_or_are_apart(works, waits, sends):
 
 def test_no_steps_give_an_empty_trace():
     assert [e for e in build_trace([[], []])["traceEvents"] if e["ph"] == "X"] == []
+
+
+def test_what_lies_between_the_steps_that_are_shown_is_shown_too():
+    """An evaluation between steps 2 and 3 is; what came before step 2 is not."""
+
+    def outside(began, op):
+        span = [op, 8, began + MS, began + 2 * MS, [], 1, "0"]
+        times = {"t": began, "total": 5 * MS, "blocked": []}
+        return {"event": "collectives", **times, "spans": [span]}
+
+    log = [
+        *(outside(0, "barrier"), step(2, 10 * MS), outside(20 * MS, "all_gather")),
+        *(step(3, 30 * MS, loss=None), outside(45 * MS, "broadcast")),
+    ]
+    del log[3]["loss"]
+    names = [each["name"] for each in slices(build_trace([log], first=2))]
+    assert names == ["step 2", "data", "step 3", "data", "all_gather"]
+    names = [each["name"] for each in slices(build_trace([[log[0], log[4]]], seconds=0.03))]
+    assert names == ["barrier"]

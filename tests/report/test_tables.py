@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from drumline.report.ledger.accounts import Ledger, RankLedger
+from drumline.report.ledger.links import SlowLink
 from drumline.report.tables import (
     coverage_table,
     ledger_table,
@@ -101,7 +102,8 @@ def test_the_bar_shows_the_shares(parts, bar):
         (ledger(row(0), row(1)), "no step was logged"),
         (
             ledger(row(0, compute=0.5, wait=0.4, transfer=0.1), row(1, compute=1, caused=0.4)),
-            "25% of the ranks' time was lost in communication; 80% of that was waiting for rank 1",
+            "25% of the ranks' time was lost in communication; 80% of that was waiting for rank 1\n"
+            "rank 1 is slow in compute, 500 ms a step above the others",
         ),
         (
             ledger(row(0, compute=3, transfer=1), row(1, compute=3, transfer=1), nbytes=1_663_370),
@@ -119,7 +121,18 @@ def test_the_bar_shows_the_shares(parts, bar):
     ],
 )
 def test_the_verdict_names_what_cost_the_most(accounts, said):
-    assert ledger_verdict(accounts) == said
+    assert ledger_verdict(accounts) == said.split("\n")
+
+
+def test_the_slowest_link_is_named_where_transfer_cost_the_most():
+    link = SlowLink(node=1, rate_bps=1e8, others_bps=1e9, busy=0.9)
+    transfer, told = ledger_verdict(
+        ledger(row(0, compute=3, transfer=1), row(1, compute=3, transfer=1), nbytes=100), link
+    )
+    assert transfer.endswith("100% of that was transfer (100 B per step)")
+    assert told == "the link of node 1 (100mbit) is the slowest, and was busy for 90% of the time"
+    waiting = ledger(row(0, wait=1), row(1, compute=1, caused=1))
+    assert "link" not in " ".join(ledger_verdict(waiting, link))
 
 
 # Coverage

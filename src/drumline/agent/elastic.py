@@ -11,6 +11,10 @@ that the first one serves (`FixedRendezvous`), and a round is simple:
 
 When a node's workers fail, its agent comes back for round R+1; the others see one node waiting and
 restart their workers too.
+
+torch elastic starts each rank as a command; `WarmStarter` stands where it makes the process, and
+asks the worker server for one. All else is as under torchrun: the variables of a rank, what ends a
+group, and when it is started again.
 """
 
 from __future__ import annotations
@@ -22,15 +26,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, api
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -41,18 +43,18 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-from torch.multiprocessing import ProcessContext
 
 from drumline.agent.cpu_throttle import CpuThrottle
-from drumline.agent.worker import enter_task, run_worker
+from drumline.agent.warm import WarmProcess, WarmServer
 from drumline.comm.store import announced_store, rendezvous_host, serve_store
 from drumline.core.formatting import listed
+from drumline.core.nodes import NODES
 from drumline.core.processes import is_stopped
-from drumline.core.rundir import EventWriter
+from drumline.core.rundir import EventKind, EventWriter
 from drumline.core.task import LONG_TIMEOUT_S, SCRATCH, AgentTask
 
 BACKEND = "drumline"
-_SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)
+_SHUTDOWN_S = 5.0  # from SIGTERM to SIGKILL for a worker; deep in a C library it does not react
 _LEAVE_S = 3.0
 
 
@@ -60,44 +62,107 @@ def prepare_elastic() -> None:
     """Set torch elastic up in an agent, for all tasks of this process."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.WARNING)
     _log_tracebacks_at_once()
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))
-    _bound_patience()
     rendezvous_handler_registry.register(BACKEND, build_rendezvous)
 
 
-def run_task(task: AgentTask) -> int:
+def run_task(task: AgentTask, server: WarmServer) -> int:
     """Run an agent's task: the workers of one node, to their end; returns an exit code."""
-    enter_task(task)
+    if NODES in task.variables:  # who started this agent ahead did not know them
+        os.environ[NODES] = task.variables[NODES]
     with EventWriter(task.run_dir.node_events(task.node)) as events, _borrowed_signals():
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
-            with throttled_workers(task) as register, tempfile.TemporaryDirectory() as logs:
-                elastic_launch(_configure(task, logs), run_worker)(task, register)
-        except ChildFailedError as error:
-            for rank, failure in error.failures.items():
-                code = failure.exitcode
-                events.write("worker_exit", rank=rank, exit_code=code, time=time.time())
+            with _throttle(task) as register, tempfile.TemporaryDirectory() as logs:
+                starter = WarmStarter(server, task, register, events)
+                with starter.installed():
+                    elastic_launch(_configure(task, logs), sys.executable)()
+        except ChildFailedError:
+            starter.note_exits("worker_exit")
             return 1
         except SignalException:
             events.write("stopped", time=time.time())
             return 1
+        finally:
+            server.end()
     return 0
 
 
-def _bound_patience() -> None:
-    """Apply the bound where one worker has failed, too: torch gives the others 30 s there.
+class WarmStarter:
+    """Starts the ranks of a task for torch elastic, each a `WarmHandler`, attempt after attempt."""
 
-    One that is deep in a C library does not react to SIGTERM at all.
+    def __init__(
+        self, server: WarmServer, task: AgentTask, register: str, events: EventWriter
+    ) -> None:
+        self._server = server
+        self._task = task
+        self._register = register
+        self._events = events
+        self._started: dict[int, WarmHandler] = {}
+        """by rank, of this attempt"""
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Be what torch elastic starts processes by."""
+        name = "get_subprocess_handler"
+        usual = getattr(api, name)
+        setattr(api, name, self._start)
+        try:
+            yield
+        finally:
+            setattr(api, name, usual)
+
+    def _start(self, *, env: Mapping[str, str], local_rank_id: int, **_: object) -> WarmHandler:
+        """Start one rank, as `get_subprocess_handler` does."""
+        if local_rank_id == 0 and self._started:
+            self.note_exits("restart", attempt=int(env["TORCHELASTIC_RESTART_COUNT"]))
+            self._events.flush()
+            self._server.end()
+        variables = {**os.environ, **env, **self._task.variables}
+        process = self._server.start(
+            Path(os.environ[SCRATCH]) / f"ended-{self._task.node}-{local_rank_id}",
+            task=self._task.to_json(),
+            environment=variables,
+            register=self._register,
+        )
+        handler = WarmHandler(
+            process, local_rank_id, own=not self._task.script, throttled=bool(self._register)
+        )
+        self._started[int(variables["RANK"])] = handler
+        return handler
+
+    def note_exits(self, kind: EventKind, **fields: object) -> None:
+        """Write an event for each rank of the last attempt that has failed by itself."""
+        for rank, handler in self._started.items():
+            code = handler.proc.returncode
+            if code and not handler.was_closed:
+                self._events.write(kind, rank=rank, exit_code=code, time=time.time(), **fields)
+        self._started.clear()
+
+
+class WarmHandler:
+    """One rank's process, as torch elastic's `SubprocessHandler` has it.
+
+    `own` ranks train by our code, which has nothing to do at Ctrl-C: they get SIGTERM.
     """
-    join = getattr(ProcessContext, "_join_procs_with_timeout", None)
 
-    def bounded(self: ProcessContext, timeout: float) -> None:
-        assert join is not None
-        join(self, min(timeout, _SHUTDOWN_S))
+    def __init__(
+        self, process: WarmProcess, local_rank: int, *, own: bool, throttled: bool
+    ) -> None:
+        self.proc = process
+        self.local_rank_id = local_rank
+        self.was_closed = False
+        self._own = own
+        self._throttled = throttled
 
-    if join is not None:  # not every version of torch has it
-        setattr(ProcessContext, join.__name__, bounded)
+    def close(self, death_sig: signal.Signals | None = None) -> None:
+        """End it, at once where somebody has stopped it: it could not use the time to end."""
+        self.was_closed = True
+        self.proc.bound_waits(_SHUTDOWN_S)
+        if death_sig is None or (self._own and death_sig == signal.SIGINT):
+            death_sig = signal.SIGTERM
+        stopped = not self._throttled and is_stopped(self.proc.pid)
+        self.proc.send_signal(signal.SIGKILL if stopped else death_sig)
 
 
 def _log_tracebacks_at_once() -> None:
@@ -131,34 +196,13 @@ def _borrowed_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def throttled_workers(task: AgentTask) -> Iterator[str]:
-    """Slow the workers of an agent by stopping them, or kill those that somebody else stops.
-
-    They are killed where others get time to end: they cannot use it. Gives the folder where workers
-    sign in that are slowed; "" where they run freely.
-    """
-    if task.cpu < 1:
-        with CpuThrottle(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as throttle:
-            yield str(throttle.register)
+def _throttle(task: AgentTask) -> Iterator[str]:
+    """Slow the workers of an agent; gives the folder where they sign in, "" if they run freely."""
+    if task.cpu == 1:
+        yield ""
         return
-    ways = ((ProcessContext, "_join_procs_with_timeout"), (MultiprocessContext, "_close"))
-    ends = [(kind, name, getattr(kind, name)) for kind, name in ways if hasattr(kind, name)]
-    for kind, name, end in ends:
-        setattr(kind, name, _after_killing_stopped(end))
-    yield ""
-    for kind, name, end in ends:
-        setattr(kind, name, end)
-
-
-def _after_killing_stopped(end: Callable[..., None]) -> Callable[..., None]:
-    def ended(self: ProcessContext | MultiprocessContext, *args: Any, **kwargs: Any) -> None:
-        workers = self._pc if isinstance(self, MultiprocessContext) else self
-        for process in () if workers is None else workers.processes:
-            if process.is_alive() and is_stopped(process.pid):
-                process.kill()
-        end(self, *args, **kwargs)
-
-    return ended
+    with CpuThrottle(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as throttle:
+        yield str(throttle.register)
 
 
 def _configure(task: AgentTask, logs: str) -> LaunchConfig:
@@ -168,13 +212,12 @@ def _configure(task: AgentTask, logs: str) -> LaunchConfig:
         max_nodes=task.nodes,
         nproc_per_node=task.workers,
         run_id=run.path.name,
-        role="worker",
+        role="default",
         rdzv_backend=BACKEND,
         rdzv_endpoint=str(run.rendezvous / "agents"),
         rdzv_configs={"timeout": task.timeout_s, "node": task.node, "restarts": task.restarts},
         max_restarts=task.restarts,
         monitor_interval=0.05,
-        start_method="forkserver",
         logs_specs=DefaultLogsSpecs(log_dir=logs),
     )
 

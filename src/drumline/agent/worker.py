@@ -1,75 +1,224 @@
-"""What a worker does first, once it is forked: train by the spec, or run a script of the user's.
+"""What a rank does first: train by the spec, call a function, or become the program of a user.
 
-The agent imports this module too, to name the function; what only workers need is imported inside.
-An agent may have been started ahead of its task, and its worker server with it: then a worker has
-another folder and other variables than the server that it was forked from (`enter_task`).
+A program is run as `python -u script.py args…` or `python -u -m module args…` would: it finds what
+torchrun's ranks find, and its process ends as Python's do. What comes around it is
 
-`python -m drumline.agent.worker RUNDIR [SCRIPT…]` is what mpirun starts for each rank. It forks
-the rank, before torch is loaded, and waits for it: somebody must note how a rank ended that was
-killed and cannot tell. When mpirun ends, so do both.
+    1. the rank's log and event file; its interface            run_script
+    2. the program, as the module __main__                     run_program
+    3. an uncaught exception becomes an event, then Python's   run_script
+       usual traceback
+    4. threads and `atexit`, by Python; then gloo's threads    Ending
+       come to rest, and the exit code is noted
+    5. Python takes the process apart
+
+(4) is there since a thread of gloo that lets go of a Python object needs the GIL, and (5) destroys
+a process group with the GIL held, waiting for that thread: for ever.
+
+`python -m drumline.agent.worker RUNDIR` is what mpirun starts for each rank. It forks the rank,
+before torch is loaded, and waits for it: somebody must note how a rank ended that was killed and
+cannot tell. When mpirun ends, so do both.
 """
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import os
+import re
 import runpy
 import sys
 import time
+from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from drumline.agent.cpu_throttle import sign_in
 from drumline.core.errors import CommError
-from drumline.core.processes import die_with_parent
+from drumline.core.processes import die_with_parent, exit_at_once
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import MODULE, AgentTask
 
-
-def enter_task(task: AgentTask) -> None:
-    """Enter an agent's task in a worker: its folder and its additional environment variables."""
-    os.environ.update(task.variables)
-    if task.folder:
-        os.chdir(task.folder)
-        sys.path[0] = task.folder
+_THREADS = "OMP_NUM_THREADS"
+_REST_S = 2.0  # gloo's threads have nothing to do by then, and need a core for a moment
+_LOOK_S = 0.002
+_TELLS_OF_RUNNING = re.compile("^State|ctxt_switches")
 
 
-def run_worker(task: AgentTask, register: str) -> None:
-    """Run a worker that an agent has forked, as one rank of the agent's task."""
-    enter_task(task)
-    if register:  # the agent is to slow this worker
+def run_worker(
+    *,
+    task: Mapping[str, Any],
+    environment: Mapping[str, str],
+    register: str,
+    note: str,
+    last: list[Callable[[], None]],
+) -> None:
+    """Be one rank of an agent's task, in a process that was forked from the worker server.
+
+    Args:
+        task: the agent's, as JSON.
+        environment: all variables of the process.
+        register: where it signs in to be slowed; empty: nowhere.
+        note: where it notes its exit code, once its program has ended.
+        last: called when all that was registered with `atexit` is done.
+    """
+    own = AgentTask.from_json(dict(task))
+    _enter_environment(environment, own.folder)
+    if register:
         sign_in(register)
-    if "OMP_NUM_THREADS" in task.variables:  # read when torch was loaded, before it was set
+    if own.script:
+        run_script(own.run_dir, own.script, note=Path(note), last=last, observed=own.observed)
+        return
+    sys.stdin = open(os.devnull)  # noqa: SIM115
+    if own.function:
+        from drumline.agent.function import call_function
+
+        call_function(own.run_dir, Path(own.function), workers=own.workers)
+    else:
+        _train(own.run)
+    exit_at_once(0)
+
+
+def _enter_environment(environment: Mapping[str, str], folder: str) -> None:
+    """Give this process what the server that it was forked from has not, or should not share."""
+    threads = os.environ.get(_THREADS)
+    os.environ.clear()
+    os.environ.update(environment)
+    if folder:
+        os.chdir(folder)
+    if environment.get(_THREADS, threads) != threads:  # torch has read it when it was loaded
         import torch
 
-        torch.set_num_threads(int(task.variables["OMP_NUM_THREADS"]))
-    _run_rank(task.run, *task.script)
+        torch.set_num_threads(int(environment[_THREADS]))
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
-def _run_rank(run_path: str, *script: str) -> None:
-    """Be the rank that the environment says, of a run, whose spec it trains by without a script."""
-    if script:
-        _run_script(Path(run_path), script)
-    else:
-        from drumline.train import train_rank
+def _train(run_path: str) -> None:
+    from drumline.trainer import train_rank
 
-        train_rank(run_path)
+    train_rank(run_path)
 
 
-def _run_script(run_path: Path, script: tuple[str, ...]) -> None:
-    """Run a script as `python script.py args…` would, or a module as `python -m module args…`."""
-    from drumline.comm.group import pin_interface
+def run_script(
+    run: RunDir,
+    script: tuple[str, ...],
+    *,
+    note: Path,
+    last: list[Callable[[], None]],
+    observed: bool = True,
+) -> None:
+    """Run a script of the user's, or MODULE and a module, as a rank; `last` as in `run_worker`.
+
+    `observed`: whether its steps and collectives are noted.
+    """
+    from drumline.comm.group import pin_interface, register_backends
     from drumline.comm.store import LOOPBACK
-    from drumline.train.rank import rank_process
+    from drumline.trainer.rank import enter_run, note_failure
 
-    with rank_process(RunDir(run_path), runs_script=True):
-        pin_interface(os.environ.get("MASTER_ADDR", LOOPBACK))  # mpirun names none
-        if script[0] == MODULE:
-            sys.argv = list(script[1:])
-            sys.path[0] = str(Path.cwd())
-            runpy.run_module(script[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = list(script)
-            sys.path[0] = str(Path(script[0]).resolve().parent)
-            runpy.run_path(script[0], run_name="__main__")
+    info, events = enter_run(run)  # (1)
+    ending = Ending(events, note)
+    last.append(ending)
+    register_backends()
+    pin_interface(os.environ.get("MASTER_ADDR", LOOPBACK))
+    if observed:
+        from drumline.observer import observe_rank
+
+        observe_rank(run, info.rank, events)
+    try:
+        run_program(script)  # (2)
+        ending.code = 0
+    except SystemExit as leaving:
+        ending.code = _exit_code(leaving)
+        raise
+    except KeyboardInterrupt:  # Python ends by SIGINT then
+        raise
+    except BaseException as error:
+        ending.code = 1
+        error.__traceback__ = note_failure(events, error, rank=info.rank)  # (3)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+
+
+def run_program(script: tuple[str, ...]) -> None:
+    """Run a script or a module as the module `__main__` of this process, as Python does."""
+    # a new one: the server's is kept out of garbage collection, with all that would be in it
+    sys.modules["__main__"] = module = ModuleType("__main__")
+    main = module.__dict__
+    main.update(__annotations__={}, __builtins__=builtins)
+    sys.orig_argv = [sys.executable, "-u", *script]
+    if script[0] == MODULE:
+        sys.argv = [MODULE, *script[2:]]
+        _set_first_path(os.getcwd())
+        runpy._run_module_as_main(script[1])  # type: ignore[attr-defined]
+        return
+    path = os.path.abspath(script[0])
+    sys.argv = list(script)
+    _set_first_path(os.path.dirname(os.path.realpath(path)))
+    main.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), main)
+
+
+def _set_first_path(folder: str) -> None:
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    """Return what Python makes of `sys.exit(…)`."""
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    return 0 if leaving.code is None else 1
+
+
+class Ending:
+    """What is done at a rank's end, after the program and all that it has registered (4)."""
+
+    def __init__(self, events: EventWriter, note: Path) -> None:
+        self.code: int | None = None
+        self._events = events
+        self._note = note
+        self._process = os.getpid()
+        os.register_at_fork(before=self._flush)  # or a fork would write the same lines again
+
+    def __call__(self) -> None:
+        """Close the events, let gloo's threads come to rest, and note the exit code."""
+        if os.getpid() != self._process:  # a fork of the program's
+            return
+        with contextlib.suppress(Exception):  # a full disk; the program has ended well or not
+            self._events.close()
+        rest_gloo_threads()
+        if self.code is not None:
+            with contextlib.suppress(OSError):
+                self._note.write_text(str(self.code))
+
+    def _flush(self) -> None:
+        with contextlib.suppress(Exception):
+            self._events.flush()
+
+
+def rest_gloo_threads() -> None:
+    """Wait until no thread of gloo runs, nor waits for the GIL: this thread lets go of it."""
+    deadline, before = time.monotonic() + _REST_S, None
+    while (now := _gloo_threads()) and time.monotonic() < deadline:
+        if now == before and not any("R (running)" in account for account in now):
+            return
+        before = now
+        time.sleep(_LOOK_S)
+
+
+def _gloo_threads() -> list[str]:
+    """Return the kernel's account of each of gloo's threads: its state, and how often it ran."""
+    accounts = []
+    with contextlib.suppress(OSError):
+        for thread in Path("/proc/self/task").iterdir():
+            lines = (thread / "status").read_text().splitlines()
+            if lines[0].endswith("pt_gloo_runloop"):
+                accounts.append(" ".join(line for line in lines if _TELLS_OF_RUNNING.search(line)))
+    return accounts
 
 
 _AS_TORCHRUN = {
@@ -91,7 +240,7 @@ def _run_mpi_rank() -> int:
     child = os.fork()
     if child == 0:
         die_with_parent(parent)  # before torch, which takes a while to load
-        _run_rank(str(run.path), *sys.argv[2:])
+        _train(str(run.path))
         return 0
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)

@@ -9,18 +9,30 @@ from pathlib import Path
 
 from rich.console import Console
 
+from drumline.cli.app import print_text
+from drumline.cli.commands.train import ObserveOptions
 from drumline.cli.display import LogTail
+from drumline.cli.hang import HangReporter
 from drumline.core.errors import UsageError
-from drumline.core.formatting import format_seconds
+from drumline.core.formatting import format_seconds, listed
+from drumline.core.join import rank_by_hand
 from drumline.core.nodes import MAX_NODES, NodePlan
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, EventTail, RunDir
 from drumline.core.task import MAX_WORKERS, MODULE, PRELOAD, AgentTask
-from drumline.launch.agents import Agents
-from drumline.launch.preflight import find_module, guess_preloads
-from drumline.launch.runs import create_script_run, launched_ranks, noted_failure
+from drumline.launcher.agents import Agents
+from drumline.launcher.outcome import describe_exit
+from drumline.launcher.preflight import find_module, guess_preloads
+from drumline.launcher.runs import create_script_run, launched_ranks, noted_failure
+from drumline.report.progress import RunProgress
+from drumline.report.runs.record import read_record
+from drumline.report.tables import Accounts, summary_table
 from drumline.spec.load import validate_spec
 
 _TIMEOUT_S = 300.0
+_TOO_SHORT_S = 1.0
+"""accounts of a script that made no steps, and was over sooner, say nothing"""
+_SHAPE = "1x2"  # of a run that was given none
+_SERVES_ITSELF = {"TORCHELASTIC_USE_AGENT_STORE": "False"}  # rank 0 opens the store at --master
 
 
 def run_script_command(
@@ -29,10 +41,18 @@ def run_script_command(
     *,
     shape: str,
     restarts: int,
+    observe: ObserveOptions,
     module: bool = False,
     link_rate: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    master: str | None = None,
 ) -> None:
     """Run `drumline run`: a script or module on all workers, its output prefixed by rank."""
+    by_hand = rank_by_hand(rank, world_size, master)
+    if by_hand is not None:
+        _refuse_beside_rank(shape, restarts, link_rate)
+        shape = "1x1"
     nodes, workers = _parse_shape(shape)
     plans = _plan_links(nodes, workers, link_rate)
     path = find_module(script) if module else Path(script)
@@ -40,16 +60,39 @@ def run_script_command(
         raise UsageError(f"no script {script}; give the path of a Python file")
     preload = (*PRELOAD, *guess_preloads(path))
     name = re.sub(r"[^A-Za-z0-9._-]", "-", script if module else path.stem).lstrip("-._")
-    run = create_script_run(name or "script", [script, *args])
+    run = create_script_run(name or "script", [script, *args], plans=plans)
     task = AgentTask(
         run=str(run.path),
         workers=workers,
         timeout_s=_TIMEOUT_S,
         restarts=restarts,
-        script=(MODULE, script, *args) if module else (str(path.resolve()), *args),
+        script=(MODULE, script, *args) if module else (script, *args),
         preload=preload,
+        observed=observe.ledger,
+        variables={} if by_hand is None else {**by_hand.worker_environment({}), **_SERVES_ITSELF},
     )
-    _follow(run, task, plans, world_size=nodes * workers)
+    world_size = by_hand.world_size if by_hand else nodes * workers
+    console = Console(highlight=False, soft_wrap=True)
+    reporter = HangReporter(run, world_size, observe, console)
+    _follow(reporter, task, plans)
+
+
+def _refuse_beside_rank(shape: str, restarts: int, link_rate: str | None) -> None:
+    """Refuse what concerns all ranks, where each is started by hand."""
+    given = {"-j": shape != _SHAPE, "--restarts": restarts > 0, "--link-rate": bool(link_rate)}
+    others = [option for option, is_given in given.items() if is_given]
+    if others:
+        raise UsageError(
+            f"{listed(others)} beside --rank: this is one rank, and each is started by hand; "
+            f"leave {'it' if len(others) == 1 else 'them'} out"
+        )
+
+
+def _describe_restart(event: Event, restarts: int) -> str:
+    return (
+        f"rank {event['rank']} {describe_exit(event['exit_code'])}; all ranks start again "
+        f"(restart {event['attempt']} of {restarts})"
+    )
 
 
 def _plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
@@ -76,26 +119,49 @@ def _parse_shape(shape: str) -> tuple[int, int]:
     return nodes, workers
 
 
-def _follow(run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...], *, world_size: int) -> None:
-    """Print what the ranks print until all have ended."""
-    console = Console(highlight=False, soft_wrap=True)
+def _follow(reporter: HangReporter, task: AgentTask, plans: tuple[NodePlan, ...]) -> None:
+    """Print what the ranks print, who is slow and who hangs, until all end; then the accounts."""
+    run, console, world_size = reporter.run, reporter.console, reporter.world_size
     tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
+    progress = RunProgress(run, world_size)
+    nodes = [EventTail(run.node_events(node)) for node in range(max(1, len(plans)))]
 
     def show(*, to_the_end: bool = False) -> None:
+        for event in (event for node in nodes for event in node.read_events()):
+            if event["event"] == "restart":
+                console.print(_describe_restart(event, task.restarts), markup=False)
         for tail in tails:
             tail.print_new(console, to_the_end=to_the_end)
+        progress.update()
+        if straggler := progress.name_straggler():
+            print_text(console, straggler)
 
     started, timeout = time.monotonic(), "the script's own timeout"
     with (
         noted_failure(run),
+        reporter.listening(),
         Agents() as agents,
         launched_ranks(run, task, agents, plans=plans, timeout=timeout) as polls,
     ):
         for _ in polls:
             show()
+            reporter.look()
         show(to_the_end=True)
     shutil.rmtree(run.rendezvous, ignore_errors=True)
-    seconds = time.monotonic() - started
-    run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})
+    _conclude(run, task, console, world_size=world_size, time_s=time.monotonic() - started)
+
+
+def _conclude(
+    run: RunDir, task: AgentTask, console: Console, *, world_size: int, time_s: float
+) -> None:
+    """Write the summary, and print it with the ledger where the script was metered."""
+    record = read_record(run)
+    record.summary = {"world_size": world_size, "time_s": time_s}
+    accounts = Accounts.of(record)
+    run.write_json("summary.json", {**record.result, **accounts.to_json()})
+    if accounts.ledger.steps or accounts.ledger.seconds > _TOO_SHORT_S:
+        Console().print(accounts.table(), summary_table(record.result, str(run.path)))
     ranks = "the one rank is" if world_size == 1 else f"all {world_size} ranks are"
-    console.print(f"{ranks} done in {format_seconds(seconds)}; logs: {run.logs}", markup=False)
+    if by_hand := task.variables.get("RANK"):
+        ranks = f"rank {by_hand} is"
+    console.print(f"{ranks} done in {format_seconds(time_s)}; logs: {run.logs}", markup=False)

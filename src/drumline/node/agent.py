@@ -8,8 +8,8 @@ It runs with the edition of this package that the runner started with, R/lib-<ha
 leads to by then. A job holds its edition, so that nobody removes that while the job runs.
 
 Ranks write their errors into the run directory of their own node. The leader gets them as exit
-reports and writes them into its own, so that `drumline.launch.outcome` finds the first failing rank
-among all.
+reports and writes them into its own, so that `drumline.launcher.outcome` finds the first failing
+rank among all.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from drumline.core.nodes import NODES
 from drumline.core.rundir import Event, EventWriter, RunDir, read_events
 from drumline.core.scratch import Scratch
 from drumline.core.task import MODULE, PRELOAD, SCRATCH, AgentTask
-from drumline.launch import agents
-from drumline.launch.outcome import worker_exits
-from drumline.launch.preflight import find_module, guess_preloads
+from drumline.launcher import agents
+from drumline.launcher.outcome import worker_exits
+from drumline.launcher.preflight import find_module, guess_preloads
 from drumline.node.job import Job, JobFolder
 
 WHOLE = "whole"
@@ -98,9 +98,6 @@ def settle_terms(job: Job, workers: int) -> Terms:
 
 def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
     """Build the task for this node's agent from the job that the node runs."""
-    script = job.argv
-    if script and script[0] != MODULE:
-        script = (str(folder.work / script[0]), *script[1:])
     return AgentTask(
         run=str(folder.run.path),
         node=job.node,
@@ -108,7 +105,7 @@ def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
         workers=terms.workers,
         restarts=terms.restarts,
         timeout_s=terms.timeout_s,
-        script=script,
+        script=job.argv,
         folder=str(folder.work),
         variables=variables_for(job, terms.workers),
     )

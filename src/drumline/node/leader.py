@@ -22,8 +22,8 @@ from collections.abc import Callable
 
 from drumline.core.errors import DrumlineError, RunDirError
 from drumline.core.json_lines import Message
-from drumline.launch.outcome import RunOutcome
-from drumline.launch.runs import FAILURE
+from drumline.core.rundir import FAILURE
+from drumline.launcher.outcome import RunOutcome
 from drumline.node.agent import JobAgent, build_task, exit_code_of, settle_terms, write_reports
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.peer import PeerConnection, accept_follower

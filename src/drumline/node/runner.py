@@ -19,9 +19,9 @@ from pathlib import Path
 from drumline.core.errors import DrumlineError
 from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock
+from drumline.core.manifest import build_manifest
 from drumline.core.processes import exit_at_once
-from drumline.launch.preflight import list_gpus
-from drumline.launch.runs import build_manifest
+from drumline.launcher.preflight import list_gpus
 from drumline.node.agent import JobAgent, preloads_for, variables_for
 from drumline.node.folder import BusySign
 from drumline.node.job import Job, JobFolder, Phase
@@ -82,7 +82,7 @@ class Runner:
             path.mkdir()
         manifest = build_manifest(list(self.job.argv) or ["spec"])
         if self.job.argv:
-            manifest["script"] = list(self.job.argv)
+            manifest |= {"script": list(self.job.argv), "nodes": self.job.nodes}
         else:
             self.run_dir.spec_file.write_text(spec, encoding="utf-8")
         self.run_dir.write_json("manifest.json", {**manifest, "job": self.job.id})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from drumline.core.rundir import Event, EventTail, RunDir
 from drumline.report.ledger.accounts import Ledger, compute_ledger
+from drumline.report.ledger.straggler import StragglerWatch
 
 _WINDOW = 50  # steps that rates and bars are taken over
 
@@ -20,20 +21,25 @@ class RankProgress:
     step: int = 0
     loss: float | None = None
     recent: deque[Event] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    clock: list[Event] = field(default_factory=list)
+    """how far this rank's clock is ahead, where ranks are on several machines"""
 
     @property
     def samples_per_s(self) -> float:
         """This rank's own samples per second, over the recent steps."""
         spent = sum(event["total"] for event in self.recent)
-        return sum(event["samples"] for event in self.recent) * 1e9 / spent if spent else 0.0
+        return sum(event.get("samples", 0) for event in self.recent) * 1e9 / spent if spent else 0.0
 
     def take(self, event: Event) -> None:
         """Follow one event of this rank's log."""
         if event["event"] == "step":
-            self.step, self.loss = event["step"], event["loss"]
+            self.step, self.loss = event["step"], event.get("loss")
             self.recent.append(event)
         elif event["event"] == "start":
             self.recent.clear()
+            self.clock.clear()
+        elif event["event"] == "clock":
+            self.clock.append(event)
         elif event["event"] == "restore":
             self.step = event["step"]
 
@@ -45,6 +51,7 @@ class RunProgress:
         self.nodes = nodes
         self._tails = [EventTail(run.rank_events(rank)) for rank in range(world_size)]
         self.ranks = [RankProgress(rank) for rank in range(world_size)]
+        self._watch = StragglerWatch(world_size)
         self.total_steps: int | None = None
         self.started = time.monotonic()
 
@@ -90,6 +97,7 @@ class RunProgress:
         for rank, tail in zip(self.ranks, self._tails, strict=True):
             for event in tail.read_events():
                 rank.take(event)
+                self._watch.take(rank.rank, event)
                 if event["event"] == "epoch":
                     news.append(event)
                 elif event["event"] == "ready":
@@ -98,9 +106,13 @@ class RunProgress:
                     news.append(note)
         return news
 
+    def name_straggler(self) -> str | None:
+        """Say which rank cost the most time in the last minute, if one stands out; call often."""
+        return self._watch.look(time.monotonic())
+
     def ledger(self) -> Ledger:
         """Account for the recent steps."""
-        return compute_ledger([rank.recent for rank in self.ranks])
+        return compute_ledger([[*rank.clock, *rank.recent] for rank in self.ranks])
 
 
 def _note(event: Event) -> str | None:

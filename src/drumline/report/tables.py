@@ -7,22 +7,21 @@ others fit; a line below says which, and where they can be seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-from drumline.core.formatting import counted, format_bytes, format_seconds
-from drumline.core.rundir import RunDir
+from drumline.core.formatting import counted, format_bytes, format_metric, format_seconds
 from drumline.report.ledger.accounts import Ledger, RankLedger, compute_ledger
 from drumline.report.ledger.bubble import Bubble, measure_bubble
-
-if TYPE_CHECKING:
-    from drumline.spec.run_spec import RunSpec
+from drumline.report.ledger.links import SlowLink
+from drumline.report.ledger.straggler import find_straggler
+from drumline.report.runs.record import RunRecord
 
 Row = TypeVar("Row")
 KEPT = 0  # the drop_order of columns that stay
@@ -74,80 +73,127 @@ def time_bar_legend() -> Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Accounts:
-    """Where the time of a run went: its ledger, and the bubble where it has a pipeline."""
+    """Where the time of a run went: its ledger, its slowest link, the bubble of a pipeline."""
 
     ledger: Ledger
     bubble: Bubble | None
     nodes: int
+    link: SlowLink | None = None
 
     @classmethod
-    def read(cls, run: RunDir, spec: RunSpec) -> Accounts:
-        """Account for a run by the event logs in its directory."""
-        events = run.read_rank_events(spec.world_size)
-        bubble = measure_bubble(events, spec.axes)
-        return cls(ledger=compute_ledger(events), bubble=bubble, nodes=spec.nodes)
+    def of(cls, record: RunRecord) -> Accounts:
+        """Account for a run by its record."""
+        mesh = None if record.spec is None else record.spec.axes
+        return cls(
+            ledger=record.ledger or compute_ledger([[] for _ in record.events]),
+            bubble=None if mesh is None else measure_bubble(record.events, mesh),
+            nodes=record.nodes,
+            link=record.slow_link,
+        )
+
+    @property
+    def told(self) -> bool:
+        """Whether there is anything to account for."""
+        return bool(self.ledger.steps or self.ledger.seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """Return both, as a command's JSON document has them."""
-        bubble = {} if self.bubble is None else {"bubble": asdict(self.bubble)}
-        return {"ledger": self.ledger.to_json(), **bubble}
+        """Return them as a command's JSON document has them."""
+        found = {"bubble": self.bubble, "slow_link": self.link}
+        told = {key: asdict(each) for key, each in found.items() if each is not None}
+        return {"ledger": self.ledger.to_json(), **told}
 
     def table(self) -> RenderableType:
-        """Show both in the terminal, with an empty line below."""
+        """Show them in the terminal, with an empty line below."""
         bubble = [] if self.bubble is None else [Text(str(self.bubble))]
-        return Group(ledger_table(self.ledger, nodes=self.nodes), *bubble, Text())
+        table = ledger_table(self.ledger, nodes=self.nodes, link=self.link)
+        return Group(table, *bubble, Text())
 
 
-def ledger_table(ledger: Ledger, *, nodes: int = 1) -> RenderableType:
+def ledger_table(ledger: Ledger, *, nodes: int = 1, link: SlowLink | None = None) -> RenderableType:
     """Show the ledger of all ranks, in milliseconds per step, and who lost the most."""
-    title = f"where the time went (ms per step, over {counted(ledger.steps, 'step')})"
+    over = counted(ledger.steps, "step")
+    if ledger.seconds:
+        over = f"{format_seconds(ledger.seconds)} without steps"
+    title = f"where the time went (ms per {ledger.unit}, over {over})"
     first = ("node", "rank") if nodes > 1 else ("rank",)
-    numbers = number_columns(*first, "step", "data", "compute", "wait", "transfer", "exposed")
+    numbers = number_columns(*first, ledger.unit, "data", "compute", "wait", "transfer", "exposed")
     table = narrow_table(*numbers, Column("", no_wrap=True, min_width=BAR_WIDTH))
-    per_step = 1000 / max(1, ledger.steps)
+    scale = 1000 / ledger.count
     for row in ledger.ranks:
         values = (row.total_s, row.data_s, row.compute_s, row.wait_s, row.transfer_s, row.exposed_s)
         place = (str(row.rank * nodes // len(ledger.ranks)), str(row.rank))[-len(first) :]
-        table.add_row(*place, *(f"{value * per_step:.2f}" for value in values), time_bar(row))
-    return Group(Text(title, style="bold"), table, time_bar_legend(), Text(ledger_verdict(ledger)))
+        table.add_row(*place, *(f"{value * scale:.2f}" for value in values), time_bar(row))
+    said = [Text(line) for line in ledger_verdict(ledger, link)]
+    return Group(Text(title, style="bold"), table, time_bar_legend(), *said)
 
 
-def ledger_verdict(ledger: Ledger) -> str:
-    """Say in one sentence, from the ledger, what cost the most time."""
+def ledger_verdict(ledger: Ledger, link: SlowLink | None = None) -> list[str]:
+    """Say from the ledger what cost the most time, and in a second line why, where that is known.
+
+    `link`: the slowest, which is why transfer took so long.
+    """
     total = sum(row.total_s for row in ledger.ranks)
     if len(ledger.ranks) < 2:
-        return "one rank: no time is lost between ranks"
+        return ["one rank: no time is lost between ranks"]
     if not total:
-        return "no step was logged"
-    share = ledger.lost_s / total
-    rank, blame = max(ledger.blame.items(), key=lambda item: item[1])
-    lost = f"{share:.0%} of the ranks' time was lost in communication"
-    if blame > 0.5:
-        return f"{lost}; {blame:.0%} of that was waiting for rank {rank}"
+        return ["no step was logged"]
+    lost = f"{ledger.lost_s / total:.0%} of the ranks' time was lost in communication"
+    straggler = find_straggler(ledger)
+    if straggler is not None and straggler.lost_share > 0.5:
+        rank = f"rank {straggler.rank}"
+        why = [f"{rank} is {straggler.why()}"] if straggler.phase else []
+        return [f"{lost}; {straggler.lost_share:.0%} of that was waiting for {rank}", *why]
     if ledger.transfer_share > 0.5:
-        size = format_bytes(ledger.nbytes / max(1, ledger.steps))
-        return f"{lost}; {ledger.transfer_share:.0%} of that was transfer ({size} per step)"
-    return f"{lost}; no single rank or link stands out"
+        size = format_bytes(ledger.nbytes / ledger.count)
+        transfer = f"{ledger.transfer_share:.0%} of that was transfer ({size} per {ledger.unit})"
+        return [f"{lost}; {transfer}", *([str(link)] if link else [])]
+    return [f"{lost}; no single rank or link stands out"]
 
 
 def summary_table(summary: dict[str, Any], run_path: str) -> Table:
-    """Show a run's summary in the terminal."""
+    """Show a run's summary in the terminal, as far as it tells."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    if summary.get("accuracy") is not None:
-        table.add_row("test accuracy", f"{summary['accuracy']:.2%}")
+    for name, value in metrics_of(summary).items():
+        table.add_row(f"test {name}", format_metric(name, value))
+    if summary.get("test_loss") is not None:
         table.add_row("test loss", f"{summary['test_loss']:.4f}")
+    for name, value in summary.get("validation", {}).items():
+        table.add_row(f"validation {name}", format_metric(name, value))
     if summary.get("loss") is not None:
         table.add_row("training loss", f"{summary['loss']:.4f}")
-    table.add_row("steps", f"{summary['steps']} in {format_seconds(summary['train_s'])}")
-    table.add_row("samples/s", f"{summary['samples_per_s']:,.0f}")
-    table.add_row("ranks", f"{summary['world_size']} by {summary['strategy']}{_mesh(summary)}")
+    if summary.get("train_s") is not None:
+        table.add_row("steps", f"{summary['steps']} in {format_seconds(summary['train_s'])}")
+    if summary.get("samples_per_s") is not None:
+        table.add_row("samples/s", f"{summary['samples_per_s']:,.0f}")
+    by = f" by {summary['strategy']}{_mesh(summary)}" if "strategy" in summary else ""
+    table.add_row("ranks", f"{summary['world_size']}{by}")
     if "backend" in summary:
         table.add_row("backend", f"{summary['backend']}: {summary['backend_why']}")
-    table.add_row("weights", f"sha256 {summary['weights_sha256'][:16]}…")
+    if best := summary.get("best"):
+        scores = {name: value for name, value in best.items() if isinstance(value, float)}
+        told = ", ".join(f"{name} {format_metric(name, v)}" for name, v in scores.items())
+        table.add_row("best epoch", f"{told} at step {best['step']}: {best['checkpoint']}")
+    if summary.get("collectives"):
+        nbytes = format_bytes(summary.get("collective_bytes", 0))
+        table.add_row("collectives", f"{summary['collectives']:,} of {nbytes} together")
+    if summary.get("sent_bytes"):
+        table.add_row("sent", f"{format_bytes(summary['sent_bytes'])} over the nodes' links")
+    if "weights_sha256" in summary:
+        table.add_row("weights", f"sha256 {summary['weights_sha256'][:16]}…")
     table.add_row("run", run_path)
     return table
+
+
+def metrics_of(told: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the metrics on the test set by name, of a summary or the event of an epoch.
+
+    Runs of before have their accuracy only.
+    """
+    accuracy = told.get("accuracy")
+    found: Mapping[str, float] = told.get("metrics", {})
+    return found or ({} if accuracy is None else {"accuracy": accuracy})
 
 
 def _mesh(summary: dict[str, Any]) -> str:

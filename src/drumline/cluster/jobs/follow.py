@@ -233,6 +233,11 @@ _EVERY_S = 0.5
 _SMALL = ("state.json", "run/spec.yaml", "run/manifest.json", "run/summary.json")
 
 
+def is_logged(name: str) -> bool:
+    """Whether a job's file tells what its run does, and is no result of it."""
+    return name in _SMALL or name.startswith(LOGGED)
+
+
 class RunView(Protocol):
     """Draws a job's run, as far as it is on this machine."""
 
@@ -269,7 +274,7 @@ async def _draw(view: RunView, puller: Puller, over: asyncio.Event) -> None:
     while not last:
         last = over.is_set()
         with contextlib.suppress(ClusterError):  # the job's own connection tells of that
-            pulled = await puller.pull(lambda name: name in _SMALL or name.startswith(LOGGED))
+            pulled = await puller.pull(is_logged)
             if last and pulled.ended:
                 await puller.pull()
         view.update()

@@ -23,7 +23,7 @@ from drumline.cluster.files import storage
 from drumline.cluster.files.pull import Pulled, Puller
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs.follow import JobFollower, RunView, Show, follow_to_end
+from drumline.cluster.jobs.follow import JobFollower, RunView, Show, follow_to_end, is_logged
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, connected, run_on
@@ -37,7 +37,7 @@ from drumline.cluster.ssh.remote import (
     raise_for_all,
     revive,
 )
-from drumline.core.errors import DrumlineError, HostError, UsageError
+from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.json_lines import Message
 from drumline.node.job import JOB_ID, Job, JobState, Request
@@ -104,9 +104,18 @@ class JobSubmission:
                 await keeping
             finally:
                 keeping.cancel()
+            if view is None and state.phase == "done":
+                await self._pull_logged(fleet)
             return state
 
         return run_on(connected(self.spec, self.home), work)
+
+    async def _pull_logged(self, fleet: Fleet) -> None:
+        """Bring here what the ranks of a script have logged; its results come by `pull`."""
+        self.home.note_pulled(self.job_id, self.folder)
+        with contextlib.suppress(ClusterError):  # the job has ended well all the same
+            async with Puller(fleet.remotes, self.job_id, self.folder) as puller:
+                await puller.pull(is_logged)
 
     async def _sync(self, fleet: Fleet) -> str:
         """Bring the folder to all nodes; returns what its content is known by."""

@@ -32,7 +32,7 @@ PLAYBOOKS = Path(__file__).parent / "playbooks"
 MAKER = Path(__file__).parents[2] / "node" / "environment.py"
 """runs on the nodes, and makes what needs no download"""
 _REFERENCE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[\s=]+(\S+)", re.MULTILINE)
-NODE_PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "packaging")
+NODE_PACKAGES = ("torch", "numpy", "pillow", "pydantic", "pyyaml", "safetensors", "packaging")
 """what the modules that run on nodes import; the command line needs more, which stays here"""
 _STORAGE = {"s3": "s3fs>=2024.6", "gs": "gcsfs>=2024.6", "gcs": "gcsfs>=2024.6"}
 _STORAGE |= dict.fromkeys(("abfs", "abfss", "az"), "adlfs>=2024.6")

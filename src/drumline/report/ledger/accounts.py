@@ -15,23 +15,31 @@ transfer to the network.
 
 All times are on rank 0's clock. Ranks on one machine share its monotonic clock; on several machines
 each rank has noted how far its clock is ahead of rank 0's, which is taken off (`on_one_clock`).
+
+A script may make no steps. Its ranks log about once a second what they did since the last time;
+these stretches, one after the other, are accounted for as a whole, and told per second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, Literal, NamedTuple
 
 from drumline.core.rundir import Event
 
 _TIMES = {"blocked": (0, 1), "spans": (2, 3), "work": (3, 4)}
-"""what rows of a step's event have when something began and ended, and where in the row"""
+"""what rows of these events have when something began and ended, and where in the row"""
+TIMED = ("step", "collectives")
+"""events that say what a rank did when: in a step, and in a stretch outside of steps"""
 NS = 1e-9
 
 
 def on_one_clock(logs: Sequence[Sequence[Event]]) -> Sequence[Sequence[Event]]:
-    """Return the event logs of all ranks with their steps' times on rank 0's clock."""
+    """Return the event logs of all ranks with the times of what they did on rank 0's clock."""
     if not any(event.get("ahead_ns") for log in logs for event in log):
         return logs
     return [list(_shifted(log)) for log in logs]
@@ -42,7 +50,7 @@ def _shifted(log: Sequence[Event]) -> Iterator[Event]:
     for event in log:
         if event["event"] == "clock":  # once after each start
             ahead = event["ahead_ns"]
-        if event["event"] != "step" or not ahead:
+        if event["event"] not in TIMED or not ahead:
             yield event
             continue
         moved: Event = {"t": event["t"] - ahead} if "t" in event else {}
@@ -55,7 +63,7 @@ def _shifted(log: Sequence[Event]) -> Iterator[Event]:
 
 @dataclass
 class RankLedger:
-    """Seconds of one rank, over the steps counted."""
+    """Seconds of one rank, over what is counted: its steps, or the time that it was metered."""
 
     rank: int
     total_s: float = 0.0
@@ -67,6 +75,8 @@ class RankLedger:
     exposed_transfer_s: float = 0.0
     caused_s: float = 0.0
     """time that other ranks lost waiting for this one"""
+    between_s: float = 0.0
+    """from the end of one of its steps to the beginning of the next; not in `total_s`"""
 
     @property
     def exposed_s(self) -> float:
@@ -86,10 +96,22 @@ class Ledger:
 
     ranks: list[RankLedger]
     steps: int = 0
+    seconds: float = 0.0
+    """over which the accounts run where no steps were made; else 0"""
     collectives: int = 0
     nbytes: int = 0
-    """bytes that rank 0 reduced, sent or received (by RPC: sent), over the steps counted"""
+    """bytes that rank 0 reduced, sent or received (by RPC: sent), over what is counted"""
     lost_s: float = 0.0
+
+    @property
+    def unit(self) -> Literal["step", "second"]:
+        """What times and bytes are told per."""
+        return "second" if self.seconds else "step"
+
+    @property
+    def count(self) -> float:
+        """How many of its unit it accounts for; 1 where there is nothing to account for."""
+        return self.seconds or self.steps or 1
 
     @property
     def blame(self) -> dict[int, float]:
@@ -108,18 +130,19 @@ class Ledger:
         return self.parts["transfer"] / self.lost_s if self.lost_s else 0.0
 
     def to_json(self) -> dict[str, object]:
-        """Return the accounts as plain values, times per step in milliseconds."""
-        steps = max(1, self.steps)
+        """Return the accounts as plain values: milliseconds per step, or per second without one."""
         rows = []
         for row in self.ranks:
             seconds = {**asdict(row), "exposed_s": row.exposed_s}
             del seconds["rank"]
-            times = {f"{key[:-2]}_ms": round(s * 1000 / steps, 4) for key, s in seconds.items()}
+            scale = 1000 / self.count
+            times = {f"{key[:-2]}_ms": round(s * scale, 4) for key, s in seconds.items()}
             share = round(self.blame[row.rank], 4)
             rows.append({"rank": row.rank, "lost_time_share": share, **times})
         return {
             "steps": self.steps,
-            "bytes_per_step": self.nbytes // steps,
+            **({"seconds": round(self.seconds, 4)} if self.seconds else {}),
+            f"bytes_per_{self.unit}": int(self.nbytes / self.count),
             "lost_s": round(self.lost_s, 4),
             "transfer_share": round(self.transfer_share, 4),
             "ranks": rows,
@@ -127,20 +150,43 @@ class Ledger:
 
 
 def compute_ledger(events: Sequence[Sequence[Event]]) -> Ledger:
-    """Compute the ledger of the warm steps that all ranks logged."""
+    """Compute the ledger of the warm steps that all ranks logged; without steps, of all time."""
     ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(events))])
-    for steps in warm_steps(events):
-        ledger.steps += 1
-        for row, step in zip(ledger.ranks, steps, strict=True):
-            row.total_s += step["total"] * NS
-            row.data_s += step["data"] * NS
-        for ranks, rounds in _collectives(steps).items():
-            for spans in rounds:
-                _account_collective(ledger, steps, dict(zip(ranks, spans, strict=True)))
+    parts = counted_parts(events)
+    for part in parts:
+        _account(ledger, part)
+    if parts and "step" in parts[0][0]:
+        ledger.steps = len(parts)
+        _account_between(ledger, parts)
+    elif parts:
+        ledger.seconds = max(row.total_s for row in ledger.ranks)
     for row in ledger.ranks:
         row.compute_s = row.total_s - row.data_s - row.exposed_s
     ledger.lost_s = sum(row.exposed_s for row in ledger.ranks)
     return ledger
+
+
+def counted_parts(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
+    """Return what a ledger counts, an event per rank each: warm steps, or all the time as one."""
+    return warm_steps(events) or _whole_time(events)
+
+
+def _whole_time(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
+    """Return all that the ranks logged since their last start as one part; none without stretches.
+
+    Ranks that make steps log stretches, too, of what lies outside; those of `drumline train` don't.
+    """
+    if not any(event["event"] == "collectives" for log in events for event in log):
+        return []
+    return [[_merged(log) for log in on_one_clock(events)]]
+
+
+def _merged(log: Sequence[Event]) -> Event:
+    starts = [at for at, event in enumerate(log) if event["event"] == "start"]
+    timed = [event for event in log[starts[-1] if starts else 0 :] if event["event"] in TIMED]
+    rows = {key: [row for event in timed for row in event.get(key, ())] for key in _TIMES}
+    sums = {key: sum(event.get(key, 0) for event in timed) for key in ("data", "total")}
+    return {"t": timed[0]["t"] if timed else 0, **sums, **rows}
 
 
 def warm_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
@@ -206,36 +252,101 @@ def _steps(log: Sequence[Event]) -> dict[int, Event]:
     return steps
 
 
-def _collectives(steps: list[Event]) -> dict[tuple[int, ...], Iterator[tuple[Any, ...]]]:
-    """Put the spans of a step side by side: by who takes part, one round after the other."""
-    by_ranks: dict[tuple[int, ...], dict[int, list[Any]]] = {}
-    for rank, step in enumerate(steps):
-        for span in step["spans"]:
-            members = tuple(span[4]) if len(span) > 4 and span[4] else tuple(range(len(steps)))
-            by_ranks.setdefault(members, {}).setdefault(rank, []).append(span)
-    return {
-        ranks: zip(*(found.get(rank, []) for rank in ranks), strict=False)
-        for ranks, found in by_ranks.items()
-    }
+def rounds_of(part: Sequence[Event]) -> list[dict[int, Any]]:
+    """Put the spans of a step side by side: each collective or message, by rank that took part.
+
+    A span is (op, bytes, arrived, ended, members, number in its group, group); where the last two
+    are missing, the spans of the same members are in the same order on all of them.
+    """
+    found: dict[tuple[Any, ...], dict[int, Any]] = {}
+    for rank, event in enumerate(part):
+        order: Counter[tuple[int, ...]] = Counter()
+        for span in event["spans"]:
+            members = tuple(span[4]) if len(span) > 4 and span[4] else tuple(range(len(part)))
+            order[members] += 1
+            key = (members, span[6], span[5]) if len(span) > 6 else (members, order[members])
+            found.setdefault(key, {})[rank] = span
+    return [
+        {rank: spans[rank] for rank in key[0]}
+        for key, spans in found.items()
+        if len(spans) == len(key[0])
+    ]
 
 
-def _account_collective(ledger: Ledger, steps: list[Event], spans: Mapping[int, Any]) -> None:
-    """Split one collective or message, given as (op, bytes, arrived, ended, …) of each rank."""
-    last_rank = max(spans, key=lambda rank: spans[rank][2])
-    last_arrival = spans[last_rank][2]
-    if 0 in spans:
-        ledger.collectives += 1
-        ledger.nbytes += spans[0][1]
-    for rank, (_, _, arrived, ended, *_) in spans.items():
-        row, blocked = ledger.ranks[rank], steps[rank]["blocked"]
-        turn = min(last_arrival, ended)
-        row.wait_s += (turn - arrived) * NS
-        row.transfer_s += (ended - turn) * NS
-        waited = _overlap(blocked, arrived, turn) * NS
+class _OwnCall(NamedTuple):
+    """A collective or message of one rank, and who came to it last, when."""
+
+    arrived: int
+    ended: int
+    last_arrival: int
+    last_rank: int
+
+
+def _account(ledger: Ledger, part: Sequence[Event]) -> None:
+    """Add what the ranks did in one step, or in all their time, to their accounts."""
+    calls: list[list[_OwnCall]] = [[] for _ in part]
+    for spans in rounds_of(part):
+        last_rank = max(spans, key=lambda rank: spans[rank][2])
+        for rank, (_, _, arrived, ended, *_) in spans.items():
+            calls[rank].append(_OwnCall(arrived, ended, spans[last_rank][2], last_rank))
+        if 0 in spans:
+            ledger.collectives += 1
+            ledger.nbytes += spans[0][1]
+    for row, event, own in zip(ledger.ranks, part, calls, strict=True):
+        row.total_s += event["total"] * NS
+        row.data_s += event["data"] * NS
+        _account_calls(ledger, row, _Blocked(event["blocked"]), own)
+
+
+def _account_calls(
+    ledger: Ledger, row: RankLedger, blocked: _Blocked, calls: Sequence[_OwnCall]
+) -> None:
+    """Split one rank's calls into wait and transfer.
+
+    Several may go on at once: what is accounted for by one that began before is left out.
+    """
+    accounted = min((call.arrived for call in calls), default=0)
+    for call in sorted(calls):
+        since = min(max(call.arrived, accounted), call.ended)
+        turn = min(max(call.last_arrival, since), call.ended)
+        accounted = max(accounted, call.ended)
+        row.wait_s += (turn - since) * NS
+        row.transfer_s += (call.ended - turn) * NS
+        waited = blocked.within(since, turn) * NS
         row.exposed_wait_s += waited
-        row.exposed_transfer_s += _overlap(blocked, turn, ended) * NS
-        ledger.ranks[last_rank].caused_s += waited
+        row.exposed_transfer_s += blocked.within(turn, call.ended) * NS
+        ledger.ranks[call.last_rank].caused_s += waited
 
 
-def _overlap(blocked: list[list[int]], start: int, end: int) -> int:
-    return sum(max(0, min(end, b1) - max(start, b0)) for b0, b1 in blocked)
+def _account_between(ledger: Ledger, steps: Sequence[Sequence[Event]]) -> None:
+    """Add up what lies between steps that follow each other: evaluation, logging, checkpoints."""
+    for before, after in pairwise(steps):
+        for row, one, other in zip(ledger.ranks, before, after, strict=True):
+            if "t" in one and "t" in other and other["step"] == one["step"] + 1:
+                row.between_s += max(0, other["t"] - one["t"] - one["total"]) * NS
+
+
+class _Blocked:
+    """When a rank did nothing but wait; intervals that overlap count once."""
+
+    def __init__(self, intervals: Iterable[Sequence[int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted((start, end) for start, end in intervals):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+        lengths = (end - start for start, end in zip(self._starts, self._ends, strict=True))
+        self._before = [0, *accumulate(lengths)]
+
+    def within(self, start: int, end: int) -> int:
+        """Return how long it was blocked between two moments."""
+        return max(0, self._until(end) - self._until(start))
+
+    def _until(self, moment: int) -> int:
+        at = bisect_right(self._starts, moment)
+        if at == 0:
+            return 0
+        return self._before[at] - max(0, self._ends[at - 1] - moment)

@@ -14,12 +14,14 @@ overlaps. So what runs beside something gets a line more:
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from drumline.core.rundir import Event
-from drumline.report.ledger.accounts import on_one_clock
+from drumline.report.ledger.accounts import NS, TIMED, on_one_clock
 
 _COMPUTE, _MESSAGES = 0, 1
 _LINES = ("compute", "messages")
@@ -40,23 +42,38 @@ class _Piece:
 
 
 def build_trace(
-    events: Sequence[Sequence[Event]], *, first: int = 1, last: int | None = None
+    events: Sequence[Sequence[Event]],
+    *,
+    first: int = 1,
+    last: int | None = None,
+    seconds: float = math.inf,
 ) -> dict[str, object]:
-    """Build a Perfetto trace of all ranks' logged steps, on one clock from the first of them."""
-    chosen = [
-        [
-            event
-            for event in log
-            if event["event"] == "step" and first <= event["step"] <= (last or event["step"])
-        ]
-        for log in on_one_clock(events)
-    ]
-    zero = min((step["t"] for log in chosen for step in log), default=0)
+    """Build a Perfetto trace of all ranks' logged steps, on one clock from the first of them.
+
+    What a script did outside of its steps is shown where it lies between the first and the last of
+    them; of one that makes no steps the first `seconds`.
+    """
+    logs = [[event for event in log if event["event"] in TIMED] for log in on_one_clock(events)]
+    every = list(itertools.chain(*logs))
+    makes_steps = any("step" in event for event in every)
+    asked = [event for event in every if not makes_steps or _is_asked(event, first, last)]
+    zero = min((event["t"] for event in asked), default=0)
+    ends = max((event["t"] + event["total"] for event in asked), default=zero)
+    until = ends if makes_steps else min(ends, zero + seconds / NS)
     shown: list[dict[str, object]] = []
-    for rank, log in enumerate(chosen):
-        pieces = [piece for step in log for piece in _step(step)]
+    for rank, log in enumerate(logs):
+        pieces = [
+            piece
+            for event in log
+            if ("step" not in event and zero <= event["t"] < until) or _is_asked(event, first, last)
+            for piece in _pieces(event)
+        ]
         shown += _rank(rank, pieces, zero)
     return {"displayTimeUnit": "ms", "traceEvents": shown}
+
+
+def _is_asked(event: Event, first: int, last: int | None) -> bool:
+    return "step" in event and first <= event["step"] <= (last or event["step"])
 
 
 def _rank(rank: int, pieces: Sequence[_Piece], zero: int) -> Iterator[dict[str, object]]:
@@ -109,22 +126,30 @@ def _holds(outer: _Piece, inner: _Piece) -> bool:
     return outer.depth < inner.depth and inner.until <= outer.until
 
 
-def _step(step: Event) -> Iterator[_Piece]:
-    began = step["t"]
-    args = {"step": step["step"], "loss": step["loss"]}
-    name = f"step {step['step']}"
-    yield _Piece(name=name, since=began, until=began + step["total"], depth=0, args=args)
-    yield _Piece(name="data", since=began, until=began + step["data"])
-    for kind, microbatch, chunk, since, until in step.get("work", ()):
+def _pieces(event: Event) -> Iterator[_Piece]:
+    """Tell what a rank did in a step, or outside of steps."""
+    if "step" in event:
+        yield from _step(event)
+    work = event.get("work", ())
+    several = any(microbatch or chunk for _, microbatch, chunk, *_ in work)
+    for kind, microbatch, chunk, since, until in work:
         where = f", chunk {chunk}" if chunk else ""
-        args = {"microbatch": microbatch, "chunk": chunk}
-        yield _Piece(name=f"{kind} {microbatch}{where}", since=since, until=until, args=args)
-    for since, until in step["blocked"]:
+        name = f"{kind} {microbatch}{where}" if several else kind
+        args = {"microbatch": microbatch, "chunk": chunk} if several else {}
+        yield _Piece(name=name, since=since, until=until, args=args)
+    for since, until in event["blocked"]:
         yield _Piece(name="waiting", since=since, until=until, depth=2)
-    for op, nbytes, since, until, *ranks in step["spans"]:
+    for op, nbytes, since, until, *more in event["spans"]:
         if nbytes == 0 and since == until:  # when a call was made, for the ledger
             continue
-        args = {"bytes": nbytes} if nbytes else {}
-        if ranks and ranks[0]:
-            args["ranks"] = ranks[0]
+        found = dict(zip(("ranks", "number", "group"), more, strict=False))
+        known = {key: value for key, value in found.items() if value not in (None, [], ())}
+        args = {"bytes": nbytes, **known} if nbytes else known
         yield _Piece(name=op, since=since, until=until, line=_MESSAGES, args=args)
+
+
+def _step(step: Event) -> Iterator[_Piece]:
+    began, ended = step["t"], step["t"] + step["total"]
+    args: dict[str, object] = {key: step[key] for key in ("step", "loss") if key in step}
+    yield _Piece(name=f"step {step['step']}", since=began, until=ended, depth=0, args=args)
+    yield _Piece(name="data", since=began, until=began + step["data"])

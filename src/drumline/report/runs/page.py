@@ -1,161 +1,33 @@
 """The page about one run or several: `drumline report` and `drumline compare`.
 
 Its tables are made of the runs' records, a CSV file each; its text is in `report/text`, and what
-the analysis says is chosen by what was measured.
+the analysis says is chosen by what was measured. The run of a script has neither spec nor losses,
+and where it makes no steps, its times are per second, in a table of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from drumline.report.intervals import Interval, compare, quartile_interval
+from drumline.report.intervals import compare
 from drumline.report.page import blocks
 from drumline.report.page import table as form
 from drumline.report.page.table import Findings, Table
 from drumline.report.page.translator import Filling, Language, Sentence, Translator, page_texts
 from drumline.report.plots import LEDGER, FigureStyle
-from drumline.report.runs.record import CurvePoint, RunRecord, Score, find_differences
+from drumline.report.runs.record import RunRecord
+from drumline.report.runs.tables import COLUMN, LedgerRow, RunRow, RunTables, build_tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMN = "key"
-"""of the table of differences, beside one of each run's name: no run is called so"""
 _SMOOTH = 40
 """a curve is drawn as means of so many pieces, over a faint line of all steps"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRow:
-    """A run; None: its directory does not tell."""
-
-    run: str
-    done: str
-    """yes or no"""
-    model: str
-    data: str
-    strategy: str
-    ranks: Annotated[int | None, form.count]
-    steps: Annotated[int | None, form.count]
-    loss: Annotated[float | None, form.plain]
-    accuracy: Annotated[float | None, form.points]
-    train_s: Annotated[float | None, form.seconds]
-    step_ms: Annotated[Interval | None, form.milliseconds]
-    """median and quartiles"""
-    samples_per_s: Annotated[float | None, form.count]
-    peak_bytes: Annotated[int | None, form.size]
-    waited_for: int | None
-    """the rank that the others waited for most; and its share of all lost time"""
-    waited_share: Annotated[float | None, form.percent]
-    weights_sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class LedgerRow:
-    """A mean step of a rank; wait and transfer are what was not hidden behind compute."""
-
-    run: str
-    rank: Annotated[int, form.count]
-    data_ms: Annotated[float, form.milliseconds]
-    compute_ms: Annotated[float, form.milliseconds]
-    wait_ms: Annotated[float, form.milliseconds]
-    transfer_ms: Annotated[float, form.milliseconds]
-    caused_ms: Annotated[float, form.milliseconds]
-    """how long others waited for it"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DifferenceRow:
-    """A key in which specs differ, and what each run has."""
-
-    key: str
-    values: Mapping[str, str]
-    """by the run's name"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunTables:
-    """All tables of the page."""
-
-    runs: Table[RunRow]
-    compared: list[str]
-    """the runs whose spec could be read"""
-    differences: Table[DifferenceRow]
-    curves: Table[CurvePoint]
-    scores: Table[Score]
-    ledger: Table[LedgerRow]
-
-
-def build_tables(records: Sequence[RunRecord]) -> RunTables:
-    """Build the tables of a report about runs from their records."""
-    specs = {record.name: record.spec_values for record in records if record.spec_values}
-    differences = [
-        DifferenceRow(key=key, values=dict(zip(specs, values, strict=True)))
-        for key, values in find_differences(list(specs.values())).items()
-    ]
-    return RunTables(
-        runs=Table("runs", RunRow, map(_run_row, records)),
-        compared=list(specs),
-        differences=Table("differences", DifferenceRow, differences),
-        curves=Table("curves", CurvePoint, (point for one in records for point in one.curve)),
-        scores=Table("scores", Score, (score for one in records for score in one.scores)),
-        ledger=Table("ledger", LedgerRow, _ledger_rows(records)),
-    )
-
-
-def _run_row(record: RunRecord) -> RunRow:
-    worst, share = _worst(record)
-    last = record.curve[-1] if record.curve else None
-    return RunRow(
-        run=record.name,
-        done="yes" if record.done else "no",
-        model=_named(record, "model", "name"),
-        data=_named(record, "data", "name"),
-        strategy=_named(record, "strategy", "kind"),
-        ranks=len(record.events) or None,
-        steps=None if last is None else last.step,
-        loss=record.loss,
-        accuracy=record.accuracy,
-        train_s=None if last is None else last.seconds,
-        step_ms=quartile_interval(record.step_s).scaled(1e3) if record.step_s else None,
-        samples_per_s=last.samples / last.seconds if last and last.seconds else None,
-        peak_bytes=max(record.peak_bytes, default=None),
-        waited_for=worst,
-        waited_share=share,
-        weights_sha256=str(record.summary.get("weights_sha256") or "")[:16],
-    )
-
-
-def _named(record: RunRecord, part: str, key: str) -> str:
-    value = record.spec_values.get(part)
-    if isinstance(value, dict):
-        value = value.get(key)
-    return str(value or "")
-
-
-def _worst(record: RunRecord) -> tuple[int | None, float | None]:
-    """The rank that the others waited for most, and its share of all lost time."""
-    if record.ledger is None:
-        return None, None
-    rank, share = max(record.ledger.blame.items(), key=lambda item: item[1])
-    return (rank, share) if share else (None, None)
-
-
-def _ledger_rows(records: Sequence[RunRecord]) -> Iterator[LedgerRow]:
-    for record in records:
-        if record.ledger is None or not record.ledger.steps:
-            continue
-        scale = 1e3 / record.ledger.steps
-        for row in record.ledger.ranks:
-            parts = {f"{part}_ms": spent_s * scale for part, spent_s in row.parts.items()}
-            caused = row.caused_s * scale
-            yield LedgerRow(run=record.name, rank=row.rank, **parts, caused_ms=caused)
 
 
 def build_runs_report(records: Sequence[RunRecord], lang: Language) -> blocks.Report:
@@ -166,17 +38,18 @@ def build_runs_report(records: Sequence[RunRecord], lang: Language) -> blocks.Re
     said = [sentence for row in rows for sentence in _of_one(row, tables, say)]
     said += [sentence for row in rows[1:] for sentence in _of_two(rows[0], row, findings, say)]
     gaps = [blocks.Notice(said=gap) for record in records for gap in record.say_gaps(lang)]
-    names = say.labels("runs.tables.runs")
+    names = _told(tables.runs, say.labels("runs.tables.runs"))
     sections: dict[str, list[blocks.Block]] = {
         "runs": [*gaps, blocks.TableBlock.of(tables.runs, names, title=names.pop("title"))],
         "differences": _differences(tables, say),
         "curves": _curves(tables, say),
         "time": _time(tables, say),
+        "collectives": _collectives(tables, say),
         "analysis": [blocks.Paragraph(said=said, findings=True)] if said else [],
         "parameters": _parameters(records, say),
     }
     every: list[Table[Any]] = [tables.runs, tables.differences, tables.curves, tables.scores]
-    every += [tables.ledger, findings.table]
+    every += [tables.times, tables.ledger, tables.seconds, tables.collectives, findings.table]
     return blocks.Report(
         title=say.join([record.name for record in records]),
         lang=lang,
@@ -188,6 +61,12 @@ def build_runs_report(records: Sequence[RunRecord], lang: Language) -> blocks.Re
         ],
         tables=[table for table in every if table.rows],
     )
+
+
+def _told(table: Table[Any], names: Mapping[str, str]) -> dict[str, str]:
+    """Leave out the columns in which no row tells anything: scripts have no loss, for one."""
+    empty = {key for key in table.columns if all(row[key] in (None, "") for row in table.rows)}
+    return {key: name for key, name in names.items() if key not in empty}
 
 
 def _differences(tables: RunTables, say: Translator) -> list[blocks.Block]:
@@ -209,12 +88,24 @@ def _curves(tables: RunTables, say: Translator) -> list[blocks.Block]:
 
 
 def _time(tables: RunTables, say: Translator) -> list[blocks.Block]:
-    if not tables.ledger.rows:
+    shown: list[blocks.Block] = []
+    if len(tables.times.rows) > 1:
+        shown.append(_picture("times", partial(_draw_step_times, tables), [tables.times], say))
+    for name, table in (("ledger", tables.ledger), ("seconds", tables.seconds)):
+        if table.rows:
+            names = {**say.labels("runs.tables.ledger"), **say.labels(f"runs.tables.{name}")}
+            shown.append(_picture(name, partial(_draw_ledger, table, name), [table], say))
+            shown.append(blocks.TableBlock.of(table, names, title=names.pop("title")))
+    return shown
+
+
+def _collectives(tables: RunTables, say: Translator) -> list[blocks.Block]:
+    if not tables.collectives.rows:
         return []
-    names = say.labels("runs.tables.ledger")
+    names = say.labels("runs.tables.collectives")
     return [
-        _picture("ledger", partial(_draw_ledger, tables), [tables.ledger], say),
-        blocks.TableBlock.of(tables.ledger, names, title=names.pop("title")),
+        blocks.TableBlock.of(tables.collectives, names, title=names.pop("title")),
+        blocks.Paragraph(said=[say("runs.collectives")]),
     ]
 
 
@@ -238,6 +129,7 @@ def _parameters(records: Sequence[RunRecord], say: Translator) -> list[blocks.Bl
             versions.insert(0, f"Python {manifest['python']}")
         facts = {
             "run": str(record.path),
+            **({"script": " ".join(record.script)} if record.script else {}),
             "started": str(manifest.get("started", "?")),
             "hosts": ", ".join(map(str, hosts)) or "?",
             "versions": ", ".join(versions) or "?",
@@ -256,17 +148,27 @@ def _of_one(row: RunRow, tables: RunTables, say: Translator) -> list[Sentence]:
     if row.step_ms is not None:
         step = tables.runs.quote(row, "step_ms")
         took = say(f"runs.analysis.{'one_step' if step.low is None else 'steps'}", step=step)
-        what = "loss" if row.accuracy is None else "accuracy"
-        value = tables.runs.quote(row, what)
-        holes: dict[str, Filling] = {what: value, "name": row.run, "took": took}
-        if row.accuracy is not None:
+        known = [key for key in ("accuracy", "loss") if getattr(row, key) is not None]
+        what = known[0] if known else "neither"
+        holes: dict[str, Filling] = {"name": row.run, "took": took}
+        holes |= {key: tables.runs.quote(row, key) for key in known[:1]}
+        if what == "accuracy":
             when = "at_the_end" if row.done == "yes" else "last_looked_at"
             holes["when"] = say.text(f"runs.analysis.{when}")
         said.append(say(f"runs.analysis.{what}", **holes))
     if row.waited_share is not None:
-        share = tables.runs.quote(row, "waited_share")
-        rank = str(row.waited_for)
+        share, rank = tables.runs.quote(row, "waited_share"), str(row.waited_for)
         said.append(say("runs.analysis.waited", name=row.run, share=share, rank=rank))
+    if row.slow_ms is not None and (row.waited_share or 0) > 0.5:
+        phase = say.text(f"runs.analysis.phases.{row.slow_in}")
+        per = say.text(f"runs.analysis.per.{'second' if row.step_ms is None else 'step'}")
+        excess, rank = tables.runs.quote(row, "slow_ms"), str(row.waited_for)
+        said.append(say("runs.analysis.slow", rank=rank, phase=phase, excess=excess, per=per))
+    if row.link_node is not None:
+        told = "messages" if row.link_busy is None else "busy"
+        holes = {"node": str(row.link_node), "rate": tables.runs.quote(row, "link_mbit_s")}
+        holes |= {} if row.link_busy is None else {"busy": tables.runs.quote(row, "link_busy")}
+        said.append(say(f"runs.analysis.link.{told}", name=row.run, **holes))
     return said
 
 
@@ -305,7 +207,7 @@ def _draw_training_curves(tables: RunTables, style: FigureStyle) -> Figure:
     figure, axes = style.panels(len(against) + bool(scores.records), columns=2, height=2.9)
     title, y = (say.text(f"runs.figures.curves.loss.{key}") for key in ("title", "y"))
     for panel, (key, label) in zip(axes, against.items(), strict=False):
-        _draw_losses(panel, tables.curves, key, style)
+        _draw_lines(panel, tables.curves, (key, "loss"), style)
         style.finish(panel, title=title, x=label, y=y, legend=False)
     for number, rows in enumerate(scores.groups("run").values()):
         accuracies = [100 * row.accuracy for row in rows]
@@ -318,9 +220,25 @@ def _draw_training_curves(tables: RunTables, style: FigureStyle) -> Figure:
     return figure
 
 
-def _draw_losses(axes: Axes, curves: Table[CurvePoint], key: str, style: FigureStyle) -> None:
-    for number, (run, rows) in enumerate(curves.groups("run").items()):
-        x, y = [getattr(row, key) for row in rows], [row.loss for row in rows]
+def _draw_step_times(tables: RunTables, style: FigureStyle) -> Figure:
+    """Draw how long each step of the runs took."""
+    say = page_texts(style.speaks)
+    figure = style.figure(height=2.9)
+    axes = figure.subplots()
+    _draw_lines(axes, tables.times, ("step", "step_ms"), style)
+    groups = tables.times.groups("run").values()
+    warm = [row.step_ms for rows in groups for row in rows[1:] or rows]
+    axes.set_ylim(0, 1.05 * max(warm))
+    style.finish(axes, **say.labels("runs.figures.times.lines"), legend=False)
+    if len(tables.times.groups("run")) > 1:
+        style.legend(figure, axes, columns=4)
+    return figure
+
+
+def _draw_lines(axes: Axes, table: Table[Any], keys: tuple[str, str], style: FigureStyle) -> None:
+    """Draw a column of a table over another, a line for each run."""
+    for number, (run, rows) in enumerate(table.groups("run").items()):
+        x, y = ([getattr(row, key) for row in rows] for key in keys)
         color = style.color(number)
         width = max(1, len(rows) // _SMOOTH)
         if width > 1:
@@ -335,11 +253,17 @@ def _means(values: Sequence[float], width: int) -> list[float]:
     return [sum(piece) / len(piece) for piece in pieces]
 
 
-def _draw_ledger(tables: RunTables, style: FigureStyle) -> Figure:
-    """Draw the runs' ledgers, a bar for each rank: what a step of it is made of."""
-    say, rows = page_texts(style.speaks), tables.ledger.records
-    figure = style.figure(height=1.1 + 0.26 * len(rows))
+def _draw_ledger(table: Table[LedgerRow], name: str, style: FigureStyle) -> Figure:
+    """Draw the runs' ledgers, a bar for each rank: what a step or second of it is made of."""
+    figure = style.figure(height=1.1 + 0.26 * len(table.records))
     axes = figure.subplots()
+    _draw_bars(axes, table, name, style)
+    style.legend(figure, axes, columns=4)
+    return figure
+
+
+def _draw_bars(axes: Axes, table: Table[LedgerRow], name: str, style: FigureStyle) -> None:
+    say, rows = page_texts(style.speaks), table.records
     left = [0.0] * len(rows)
     for part, label in say.labels("runs.figures.ledger.parts").items():
         values = [getattr(row, f"{part}_ms") for row in rows]
@@ -347,6 +271,19 @@ def _draw_ledger(tables: RunTables, style: FigureStyle) -> Figure:
         left = [a + b for a, b in zip(left, values, strict=True)]
     axes.set_yticks(range(len(rows)), [f"{row.run}  {row.rank}" for row in rows])
     axes.invert_yaxis()
-    style.finish(axes, **say.labels("runs.figures.ledger.bars"), legend=False)
-    style.legend(figure, axes, columns=4)
+    style.finish(axes, **say.labels(f"runs.figures.{name}.bars"), legend=False)
+
+
+def draw_overview(records: Sequence[RunRecord], style: FigureStyle) -> Figure:
+    """Draw runs in one figure: their losses over steps, and below what their steps are made of."""
+    tables, say = build_tables(records), page_texts(style.speaks)
+    bars = 0.9 + 0.26 * len(tables.ledger.records)
+    figure = style.figure(height=2.9 + bars)
+    losses, ledger = figure.subplots(2, height_ratios=[2.9, bars])
+    _draw_lines(losses, tables.curves, ("step", "loss"), style)
+    title, y = (say.text(f"runs.figures.curves.loss.{key}") for key in ("title", "y"))
+    across = say.text("runs.figures.curves.against.step")
+    style.finish(losses, title=title, x=across, y=y)
+    _draw_bars(ledger, tables.ledger, "ledger", style)
+    style.legend(figure, ledger, columns=4, loc="outside lower center")
     return figure

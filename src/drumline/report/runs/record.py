@@ -1,24 +1,28 @@
 """`RunRecord`: what a run directory tells, as far as it can be read.
 
 A run that crashed half-way, one of an older version, a folder with nothing in it: what is there is
-read, and what is not is named in `gaps`; what an error said stays as it was. `find_differences`
-tells in which keys the specs of runs differ.
+read, and what is not is named in `gaps`; what an error said stays as it was. The run of a script
+has no spec, no losses and perhaps no steps: what its ranks did when is all that is known of it.
+`find_differences` tells in which keys the specs of runs differ.
 """
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from drumline.core.errors import DrumlineError
+from drumline.core.nodes import NodePlan
 from drumline.core.rundir import Event, RunDir
 from drumline.report.ledger import accounts
+from drumline.report.ledger.collectives import CollectiveKind, collective_kinds
+from drumline.report.ledger.links import SlowLink, find_slow_link
 from drumline.report.page.table import NOTHING
 from drumline.report.page.translator import Language, page_texts
 from drumline.spec.load import flatten_keys, read_run_spec
@@ -53,6 +57,18 @@ class Score(Position):
     accuracy: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """When a step was done that all ranks have logged."""
+
+    run: str
+    step: int
+    seconds: float
+    """spent in steps until then, by all ranks together"""
+    step_ms: float
+    """of this step"""
+
+
 @dataclass(kw_only=True)
 class RunRecord:
     """One run, read back."""
@@ -62,10 +78,15 @@ class RunRecord:
     spec_values: dict[str, Any] = field(default_factory=dict)
     """the resolved spec as plain values, also where this version cannot read it as a spec"""
     spec: RunSpec | None = None
+    """None: of a script's run, or of one whose spec cannot be read"""
     manifest: dict[str, object] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     """empty where the run did not come to its end"""
+    times: list[StepTime] = field(default_factory=list)
+    samples: int | None = None
+    """seen by all ranks; None: they don't tell"""
     curve: list[CurvePoint] = field(default_factory=list)
+    """of the steps, where they tell a loss"""
     scores: list[Score] = field(default_factory=list)
     ledger: accounts.Ledger | None = None
     step_s: list[float] = field(default_factory=list)
@@ -97,6 +118,68 @@ class RunRecord:
         """Whether it came to its end."""
         return bool(self.summary)
 
+    @property
+    def script(self) -> list[str]:
+        """The script and its arguments, where it ran one."""
+        found = self.manifest.get("script")
+        return list(map(str, found)) if isinstance(found, list) else []
+
+    @property
+    def plans(self) -> tuple[NodePlan, ...]:
+        """The simulated nodes that it ran on."""
+        if self.spec is not None:
+            return self.spec.node_plans
+        found = self.manifest.get("network")
+        return tuple(map(NodePlan.from_json, found)) if isinstance(found, list) else ()
+
+    @property
+    def nodes(self) -> int:
+        """On how many nodes it ran; those of a script on a cluster are in its manifest."""
+        if self.spec is not None:
+            return self.spec.nodes
+        found = self.manifest.get("nodes")
+        return found if isinstance(found, int) else max(1, len(self.plans))
+
+    @cached_property
+    def slow_link(self) -> SlowLink | None:
+        """The link that slowed it down, where its events tell it."""
+        return find_slow_link(self.events, nodes=self.nodes, plans=self.plans)
+
+    @cached_property
+    def collectives(self) -> list[CollectiveKind]:
+        """Its collectives by kind, over what its ledger counts."""
+        reduces = {} if self.spec is None else {"aggregator": self.spec.strategy.aggregator}
+        return collective_kinds(self.events, **reduces)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Its summary; of a script's run with what its events tell."""
+        return {**self._summarize(), **self.summary} if self.script else self.summary
+
+    def _summarize(self) -> dict[str, Any]:
+        used = next(iter(_of_kind(self.events[:1], "backend")), {})
+        found: dict[str, Any] = {
+            "name": self.name,
+            "world_size": len(self.events),
+            "backend": used.get("backend"),
+            "backend_why": used.get("why"),
+            "steps": self.times[-1].step if self.times else None,
+            "train_s": self.times[-1].seconds if self.times else None,
+            "samples_per_s": self.samples_per_s,
+            "collectives": sum(kind.calls for kind in self.collectives) or None,
+            "collective_bytes": sum(kind.nbytes for kind in self.collectives) or None,
+            # the loopback of one host carries what others send, too
+            "sent_bytes": _sent_bytes(self.events, self.nodes) if self.nodes > 1 else None,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples of all ranks per second in steps; None: they don't tell."""
+        if self.samples is None or not self.times or not self.times[-1].seconds:
+            return None
+        return self.samples / self.times[-1].seconds
+
 
 def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
     """Read a run directory as far as it can be read. `name`: of the run, if not its folder's."""
@@ -119,12 +202,15 @@ def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
     if record.accuracy is None and record.scores:
         record.accuracy = record.scores[-1].accuracy
     if not record.done:  # how far it came, and why it ended if that is known
-        step = {"step": str(record.curve[-1].step)} if record.curve else {}
+        step = {"step": str(record.times[-1].step)} if record.times else {}
         why = {"why": said} if (said := _why(record)) else {}
         key = ("at_step" if step else "at_start") + ("_why" if why else "")
         record.lacks(key, **step, **why)
-    elif not record.curve and not record.gaps:
-        record.lacks("no_common_step")
+    elif not record.times and not record.gaps:
+        if not record.script:
+            record.lacks("no_common_step")
+        elif record.ledger is None or not record.ledger.seconds:
+            record.lacks("nothing_metered")
     return record
 
 
@@ -146,7 +232,7 @@ def _count_ranks(run: RunDir, record: RunRecord) -> int:
     """Return how many ranks there were: by the spec, or where it cannot be read, by their logs."""
     if record.spec is not None:
         return record.spec.world_size
-    return next(rank for rank in itertools.count() if not run.rank_events(rank).exists())
+    return run.count_ranks()
 
 
 def _json(run: RunDir, name: str, record: RunRecord) -> dict[str, Any]:
@@ -161,7 +247,8 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
     try:
         text = run.spec_file.read_bytes()
     except OSError:
-        record.lacks("no_spec")
+        if not record.script:
+            record.lacks("no_spec")
         return
     try:
         values = yaml.safe_load(text.decode())
@@ -171,19 +258,41 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
         record.lacks("damaged_spec", error=str(error).splitlines()[0])
 
 
+def _sent_bytes(events: Sequence[Sequence[Event]], nodes: int) -> int | None:
+    """Add up what the nodes sent: each rank has counted all that left over its node's interface."""
+    by_node: dict[int, int] = {}
+    for rank, log in enumerate(events):
+        node = rank * nodes // len(events)
+        for end in _of_kind([log], "end"):
+            by_node[node] = max(by_node.get(node, 0), end.get("sent") or 0)
+    return sum(by_node.values()) or None
+
+
+def _of_kind(events: Sequence[Sequence[Event]], kind: str) -> list[Event]:
+    return [event for log in events for event in log if event["event"] == kind]
+
+
 def _read_events(record: RunRecord) -> None:
     seconds = samples = 0.0
+    told = True
     positions: dict[int, Position] = {}
     common = accounts.common_steps(accounts.on_one_clock(record.events))
     # ranks of one copy of the model see the same samples
     copies = len(record.events) if record.spec is None else record.spec.axes.data
     for ranks, took in zip(common, accounts.step_seconds(common), strict=True):
         seconds += took
-        samples += sum(event["samples"] for event in ranks) * copies / len(ranks)
         step = ranks[0]["step"]
-        at = Position(run=record.name, step=step, samples=round(samples), seconds=seconds)
-        record.curve.append(CurvePoint(**vars(at), loss=mean_loss(ranks)))
-        positions[step] = at
+        time = StepTime(run=record.name, step=step, seconds=seconds, step_ms=1e3 * took)
+        record.times.append(time)
+        told &= all("samples" in event for event in ranks)
+        if not told:
+            continue
+        samples += sum(event["samples"] for event in ranks) * copies / len(ranks)
+        if all("loss" in event for event in ranks):
+            at = Position(run=record.name, step=step, samples=round(samples), seconds=seconds)
+            record.curve.append(CurvePoint(**vars(at), loss=mean_loss(ranks)))
+            positions[step] = at
+    record.samples = round(samples) if told and record.times else None
     for event in record.events[0]:
         scored = event["event"] == "epoch" and event.get("accuracy") is not None
         if scored and (found := positions.get(event["step"])) is not None:
@@ -191,7 +300,7 @@ def _read_events(record: RunRecord) -> None:
             record.scores.append(Score(**vars(found), **result))
     record.ledger = accounts.compute_ledger(record.events)
     record.step_s = accounts.step_seconds(accounts.warm_steps(record.events))
-    ends = [event for log in record.events for event in log if event["event"] == "end"]
+    ends = _of_kind(record.events, "end")
     peaks = [end.get("peak_gpu_bytes", end.get("peak_bytes")) for end in ends]
     record.peak_bytes = [peak for peak in peaks if peak is not None]
 

@@ -26,7 +26,7 @@ from drumline.cluster.ssh.remote import last_line
 from drumline.core.errors import ClusterError, CommError
 from drumline.core.json_lines import JsonStream, Message
 from drumline.core.processes import start_time
-from drumline.launch.network import NamespaceMethod, find_namespace_method
+from drumline.launcher.network import NamespaceMethod, find_namespace_method
 
 _MODULE = re.compile(rb"drumline\.cluster\.(?:providers\.)?twin\.(host|init)")
 """as version 0.1 was called, too: its nodes may still run"""

@@ -37,8 +37,8 @@ from drumline.core.json_lines import Message, encode
 from drumline.core.lock import FileLock
 from drumline.core.nodes import PREFIX, NodePlan
 from drumline.core.processes import start_time
-from drumline.launch import hub
-from drumline.launch.hub import PORT, SWITCH
+from drumline.launcher import hub
+from drumline.launcher.hub import PORT, SWITCH
 
 _HUB = "10.77.0.254"  # the switch's own address: from there the host reaches the nodes
 _INIT = "drumline.cluster.providers.twin.init"
