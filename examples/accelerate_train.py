@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import drumline
 from drumline.comm import Meter
 from drumline.data import Split, build_dataset
-from drumline.spec.parts import DataSpec
+from drumline.spec.data import DataSpec
 
 BATCH = 16  # samples per step on each rank
 

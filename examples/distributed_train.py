@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.utils.data import DataLoader, TensorDataset
 
 from drumline.data import PartitionSampler, Split, build_dataset
-from drumline.spec.parts import DataSpec, PartitionSpec
+from drumline.spec.data import DataSpec, PartitionSpec
 
 BATCH = 16  # samples per step on each rank
 

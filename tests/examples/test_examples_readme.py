@@ -10,7 +10,7 @@ README = EXAMPLES / "README.md"
 
 
 def examples() -> set[str]:
-    files = [path for ending in ("py", "yaml") for path in EXAMPLES.rglob(f"*.{ending}")]
+    files = [path for ending in ("py", "yaml", "ipynb") for path in EXAMPLES.rglob(f"*.{ending}")]
     return {str(path.relative_to(EXAMPLES)) for path in files}
 
 

@@ -9,8 +9,8 @@ PROGRAM = """
 import os, sys
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
 import torch, torch.distributed as dist
-import drumline.train  # what a worker has imported
-from drumline.spec.parts import OptimizerSpec
+import drumline.trainer  # what a worker has imported
+from drumline.spec.learning import OptimizerSpec
 from drumline.spec.strategy import StrategySpec
 from drumline.comm import Meter
 from drumline.comm.store import serve_store

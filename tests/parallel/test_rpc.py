@@ -24,8 +24,8 @@ from drumline.optim import build_optimizer
 from drumline.parallel.rpc.agents import join_rpc
 from drumline.parallel.rpc.leader import RpcModel
 from drumline.parallel.rpc.parts import Part, Traffic, ask
-from drumline.spec.parts import OptimizerSpec
-from drumline.train.rank import describe_error
+from drumline.spec.learning import OptimizerSpec
+from drumline.trainer.rank import describe_error
 from namespaces import need_namespaces
 from ranks import Team
 

@@ -19,10 +19,11 @@ from drumline.parallel.shard_spec import clip_split_gradients, describe_shard
 from drumline.parallel.tensor.apply import apply_tensor_parallel
 from drumline.parallel.tensor.exchange import shares_of
 from drumline.parallel.tensor.plan import How, LayerSplit, build_plan
+from drumline.spec.learning import LossSpec, OptimizerSpec
 from drumline.spec.mesh import Mesh
-from drumline.spec.parts import ModelSpec, OptimizerSpec
-from drumline.train.checkpoint.snapshot import gather_snapshot, load_model
-from drumline.train.loss import loss_sum
+from drumline.spec.parts import ModelSpec
+from drumline.trainer.checkpoint.snapshot import gather_snapshot, load_model
+from drumline.trainer.loss import build_loss
 
 STEPS = 20
 TEXT = 11  # characters
@@ -86,7 +87,7 @@ def train(model, optimizer, name, dtype, clip, seed=None):
         if seed is not None:
             torch.manual_seed(seed + step)
         optimizer.zero_grad()
-        loss = loss_sum(model(x), y) / y.numel()
+        loss = build_loss(LossSpec()).summed(model(x), y) / y.numel()
         loss.backward()
         first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
         if clip is not None:
