@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-EXTRAS := dev,tensorboard,lightning,accelerate,mpi,cluster,notebook,docs
+EXTRAS := dev,tensorboard,lightning,accelerate,wandb,mlflow,parquet,datasets,mpi,cluster,notebook,docs
 # half of a test's time is waiting, so two run at once; those of a file share what is made for them
 RUN := $(if $(COVERAGE),$(BIN)/coverage run,$(BIN)/python)
 PYTEST := $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -15,7 +15,7 @@ LACKING := sshd ssh ssh-keygen ip tc chromium docker docker-compose
 CONCERNED = $(shell grep -rlE 'namespaces|sshd|ssh_nodes|twins|browser|ssh-keygen|docker' \
 	tests --include='test_*.py' | grep -vE 'training_runs|split_runs|lifecycle|test_rpc|test_bench')
 
-.PHONY: demo test test-long test-all test-bare test-floors coverage coverage-report \
+.PHONY: demo test test-long test-all test-bare test-floors soak coverage coverage-report \
 	check lint dist install install-dev format labs bench docs clean
 
 demo: install
@@ -65,6 +65,10 @@ test-bare: install-dev
 # the oldest versions that pyproject.toml allows, in an environment of their own
 test-floors: install-dev
 	$(BIN)/python scripts/test_floors.py
+
+# PyTorch's own suite for backends on shm and mpi, compared with gloo: about 20 minutes
+soak: install-dev
+	$(BIN)/python tests/comm/peer_suite.py shm mpi --ranks 2 3 4
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -37,10 +37,12 @@ from drumline.data import build_dataset
 from drumline.models import build_model
 from drumline.optim import build_optimizer
 from drumline.parallel.strategy import build_strategy
-from drumline.spec.parts import DataSpec, ModelSpec, OptimizerSpec
+from drumline.spec.data import DataSpec
+from drumline.spec.learning import LossSpec, OptimizerSpec
+from drumline.spec.parts import ModelSpec
 from drumline.spec.strategy import StrategySpec
-from drumline.train.loss import loss_sum
-from drumline.train.runners.base import StepClock
+from drumline.trainer.loss import build_loss
+from drumline.trainer.runners.base import StepClock
 from ranks import add_rank_option, leave, start_ranks, torchrun
 
 BATCH = 64
@@ -87,6 +89,7 @@ class Trainer:
         model = build_model(ModelSpec(), classes=10, seed=1)
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.module = wrap(model)
+        self.loss = build_loss(LossSpec())
         self.optimizer = build_optimizer(OptimizerSpec(momentum=0.5), model.parameters())
         self.indices = np.arange(BATCH)
 
@@ -94,7 +97,7 @@ class Trainer:
         """Take one step."""
         inputs, targets = self.data.batch(self.indices)
         self.optimizer.zero_grad()
-        (loss_sum(self.module(inputs), targets) / BATCH).backward()
+        (self.loss.summed(self.module(inputs), targets) / BATCH).backward()
         self.optimizer.step()
 
 

@@ -28,7 +28,7 @@ from drumline.optim import build_optimizer
 from drumline.parallel.rpc.agents import join_rpc
 from drumline.parallel.rpc.leader import RpcModel
 from drumline.parallel.rpc.parts import Part
-from drumline.spec.parts import OptimizerSpec
+from drumline.spec.learning import OptimizerSpec
 from ranks import Times, add_rank_option, start_ranks, torchrun
 
 WIDTH, LAYERS = 768, 6  # of each half

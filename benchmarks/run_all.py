@@ -51,6 +51,7 @@ BENCHMARKS = (
     Benchmark(name="links", rounds=15, smoke_rounds=1, timeout_s=900),
     Benchmark(name="cluster", rounds=3, smoke_rounds=1, timeout_s=1200),
     Benchmark(name="ledger_overhead", rounds=120, smoke_rounds=5, timeout_s=300),
+    Benchmark(name="observer_overhead", rounds=100, smoke_rounds=3, timeout_s=300),
     Benchmark(name="optimizers", rounds=30, smoke_rounds=2, timeout_s=300),
 )
 

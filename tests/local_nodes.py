@@ -16,7 +16,7 @@ from pathlib import Path
 from commands import MARK
 from drumline.cluster.providers import Machine
 from drumline.core.nodes import NodePlan, address_of
-from drumline.launch.network import Network
+from drumline.launcher.network import Network
 from local_remote import LocalRemote
 
 TIME = ("unshare", "--time", "--fork")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drumline.core.errors import CommError
-from drumline.launch.network import find_namespace_method
+from drumline.launcher.network import find_namespace_method
 
 
 def need_namespaces() -> None:

@@ -12,7 +12,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-_WARM = ["torch", "drumline.parallel", "drumline.train", "torch._dynamo"]
+_WARM = ["torch", "drumline.parallel", "drumline.trainer", "torch._dynamo"]
 
 
 class Team:

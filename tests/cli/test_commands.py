@@ -221,6 +221,7 @@ def test_runs_as_json(ask, make_run):
             "world_size": 2,
             "steps": 3,
             "accuracy": 0.9731,
+            "metrics": {"accuracy": 0.9731},
             "state": "done",
         }
     ]

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+import drumline as drumline_package
 from commands import JOB
 from drumline.core.nodes import NodePlan, address_of
-from drumline.launch.network import Network
+from drumline.launcher.network import Network
 from namespaces import need_namespaces
 
 
@@ -55,6 +56,11 @@ def test_compose_accepts_the_file(drumline):
         (device,) = resources["reservations"]["devices"]
         assert (device["driver"], device["count"]) == ("nvidia", 1)
         assert device["capabilities"] == ["gpu"]
+    package = Path(drumline_package.__file__).parent
+    for service in read.values():  # older versions give a text
+        mount = service["volumes"][1]
+        assert package == Path(mount["source"] if isinstance(mount, dict) else mount.split(":")[0])
+    assert f"{package}:" not in (drumline.folder / "nodes" / "compose.yaml").read_text()
     bare = compose(drumline, "-n", "1", "--force")
     assert list(bare) == list(validated(drumline.folder / "nodes")) == ["node01"]
     assert "deploy" not in bare["node01"]

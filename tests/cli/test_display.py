@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -9,6 +10,7 @@ from drumline.cli.display import LiveTable, PlainLines, build_display, step_line
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.report.progress import RunProgress
 from drumline.spec.load import load_spec
+from metered_runs import ddp_logs
 
 SECOND = 10**9
 
@@ -93,6 +95,26 @@ def test_plain_lines_tell_of_restarts_and_damage(run, writers):
         "passing over a damaged checkpoint: checkpoints/step-9: a checksum is wrong [0]",
         "going on from the checkpoint of step 5",
     ]
+
+
+def test_displays_name_the_straggler(run, writers, monkeypatch):
+    """Rank 1 takes 80 ms longer for its data; 11 s pass from one look at the logs to the next."""
+    logs = ddp_logs(steps=150, data_ms=lambda rank, _: 20.0 + 80 * (rank == 1))
+    shown = console()
+    with PlainLines(shown, RunProgress(run, 2), "[title]") as display:
+        clock = [time.monotonic()]
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+        for first in range(0, 150, 30):
+            clock[0] += 11
+            for writer, log in zip(writers, logs, strict=True):
+                for event in log[first : first + 30]:
+                    writer.write(**event)
+                writer.flush()
+            display.update()
+        monkeypatch.undo()
+    lines = [line for line in text_of(shown).splitlines() if line.startswith("rank 1 cost")]
+    assert len(lines) == 1
+    assert lines[0].endswith(": slow in data, 80 ms a step above the others")
 
 
 def test_the_line_between_epochs(run, writers):

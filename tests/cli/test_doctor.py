@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drumline.core.task import SCRATCH
-from drumline.launch.doctor import stray_processes
+from drumline.launcher.doctor import stray_processes
 
 # a launcher with a scratch folder and a process that does not end with it
 OWNER = f"""

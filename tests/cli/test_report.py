@@ -11,6 +11,7 @@ from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.report.page.translator import Language
 from drumline.spec.load import validate_spec, write_run_spec
+from metered_runs import ddp_logs, make_metered_run
 
 
 @pytest.fixture
@@ -51,17 +52,12 @@ def test_an_empty_folder_among_the_runs_is_told_as_such(run):
         report_command(["empty"], out=None, lang=Language.EN)
 
 
-def test_a_script_among_the_runs_is_left_out_with_a_word(run, tmp_path, capsys):
-    script = RunDir.create("script", root=tmp_path / "runs")
-    script.write_json("manifest.json", {"script": ["s.py"]})
-    (script.path / "events").mkdir(exist_ok=True)
-    report_command(["script-1", "run-1"], out=None, lang=Language.EN)
-    assert "script-1 ran a script, which logs no steps, and is left out" in capsys.readouterr().out
-    assert (run.path / "report" / "report.html").exists()
-    with pytest.raises(UsageError, match="look at it with: drumline show script-1"):
-        report_command(["script-1"], out=None, lang=Language.EN)
-    with pytest.raises(UsageError, match="script-1 ran a script"):
-        compare("run-1", "script-1", capsys)
+def test_a_script_is_shown_beside_our_own_run(run, tmp_path, capsys):
+    make_metered_run(tmp_path / "runs" / "script-1", ddp_logs())
+    out = " ".join(compare("run-1", "script-1", capsys).split())
+    assert "their specs cannot be compared: a script has none" in out
+    assert "run-1: no rank has logged anything script-1: a step took 24 ms (24–24)" in out
+    assert "train.py --epochs 3" in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_runs_of_one_name_are_told_apart_also_by_what_they_lack(run, tmp_path, capsys):

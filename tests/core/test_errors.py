@@ -36,7 +36,7 @@ def test_the_tree_is_as_drawn():
         cls.__name__: None if cls is DrumlineError else cls.__mro__[1].__name__ for cls in classes()
     }
     assert drawn_tree() == real
-    assert len(real) == 15
+    assert len(real) == 16
 
 
 def test_only_words_that_were_off_exit_with_two():

@@ -79,17 +79,6 @@ def test_folders_of_others_stay(temporary):
         assert (temporary / "drumline-a-file").exists()
 
 
-def test_semaphores_with_its_name_go_with_it_and_others_stay(temporary):
-    other = Path("/dev/shm/sem.mp-drumline-test")
-    with Scratch() as scratch:
-        own = Path(f"/dev/shm/sem.{scratch.path.name}-one")
-        own.touch()
-        other.touch()
-    assert not own.exists()
-    assert other.exists()
-    other.unlink()
-
-
 def test_a_removal_that_was_cut_short_is_finished_by_the_next(temporary):
     path = Scratch().path  # nobody keeps it: it is removed at once
     assert not path.exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.launch.grader import GraderProcess, Verdict
+from drumline.launcher.grader import GraderProcess, Verdict
 
 
 @pytest.fixture(scope="session")

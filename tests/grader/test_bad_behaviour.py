@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.launch.grader import GraderProcess, Status, Verdict
+from drumline.launcher.grader import GraderProcess, Status, Verdict
 from wrong import SOLUTIONS
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from drumline.labs.catalogue import LABS, starter_files
 from drumline.labs.check import check_title, explain_verdict, load_pointers
-from drumline.launch.grader import Status
+from drumline.launcher.grader import Status
 from drumline.report.page.translator import Language
 from wrong import ALL, SOLUTIONS, Wrong
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from drumline.launch.grader import Status
+from drumline.launcher.grader import Status
 from wrong import SOLUTIONS
 
 BUFFERS_OF_FLOAT32 = """

@@ -34,11 +34,12 @@ from drumline.core.errors import (
     WorkerError,
 )
 from drumline.core.files import write_atomic
+from drumline.core.manifest import build_manifest
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
-from drumline.launch.agents import AgentPool
-from drumline.launch.probe import Progress, Watch
-from drumline.launch.runs import build_manifest, launched_training, new_run
+from drumline.launcher.agents import AgentPool
+from drumline.launcher.probe import Progress, Watch
+from drumline.launcher.runs import launched_training, new_run
 from drumline.report.page.table import write_csv
 from drumline.report.progress import RunProgress
 from drumline.spec.run_spec import RunSpec

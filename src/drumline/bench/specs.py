@@ -14,11 +14,11 @@ from drumline.core.formatting import nearest, parse_bytes
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.task import MAX_WORKERS
 from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, PLANS
+from drumline.spec.data import DataSpec
 from drumline.spec.load import validate_spec
 from drumline.spec.parts import (
     Bytes,
     ClashError,
-    DataSpec,
     LinkSpec,
     ModelSpec,
     SlowNode,
@@ -28,7 +28,7 @@ from drumline.spec.parts import (
     one_word,
     plan_nodes,
 )
-from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS, RunSpec
+from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_MODELS, RunSpec, reads
 from drumline.spec.strategy import DATA_KINDS
 
 MAX_RANKS = 16
@@ -331,10 +331,11 @@ class TrainingBench(BenchLinks):
 
     def _check_trained(self) -> None:
         """Refuse a model that there is not, data that it cannot read, a misplaced batch."""
-        name, text = self.model.name, self.data.name in TEXT_DATA
+        name = self.model.name
         check_model(self.model)
-        if ":" not in name and (name in TEXT_MODELS) != text:
-            what, fix = ("text", "mnist-mini") if text else ("images", "shakespeare")
+        if not reads(name, self.data):
+            fix = "shakespeare" if name in TEXT_MODELS else "mnist-mini"
+            what = self.data.holds
             message = f"{name} does not read {self.data.name} ({what}); set data={fix}"
             raise ClashError(message, "data.name", "model.name")
         if "batch" in self.data.model_fields_set:

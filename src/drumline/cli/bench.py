@@ -25,8 +25,8 @@ from drumline.cli.commands.bench import OutputOptions
 from drumline.cli.display import watched
 from drumline.core.errors import RunDirError, UsageError, WorkerError
 from drumline.core.formatting import counted, format_bytes
-from drumline.launch.mpirun import require_mpirun
-from drumline.launch.runs import refuse_without_gpu
+from drumline.launcher.mpirun import require_mpirun
+from drumline.launcher.preflight import refuse_without_gpu
 from drumline.report.plots import FigureStyle, write_figure
 from drumline.spec.load import read_spec
 

@@ -34,10 +34,13 @@ from drumline.spec.load import load_spec
 _MAX_NODES = 99
 IMAGE = "drumline-node"
 _PACKAGE = Path(__file__).parents[1]
+_SOURCE = "DRUMLINE_SOURCE"
 _DOCKERFILE = Path(__file__).with_name("Dockerfile.jinja")
 _COMPOSE_HEAD = """\
 # {nodes} nodes, written by drumline compose. Start them with: docker compose up
 # The run directory appears in ./runs; docker compose down removes the containers.
+# Where drumline is installed elsewhere, set {source} to its folder:
+#   python -c "import drumline; print(*drumline.__path__)"
 """
 
 
@@ -50,8 +53,9 @@ def compose_command(args: list[str], plan: ContainerOptions, *, out: Path, force
     if plan.port not in range(1, 1 << 16):
         raise UsageError(f"--port {plan.port}: give a port from 1 to 65535, such as --port 29500")
     _check_args(args, plan.nodes, out)
-    services = {_name_node(rank): _service(args, plan, rank) for rank in range(plan.nodes)}
-    compose = _COMPOSE_HEAD.format(nodes=plan.nodes)
+    source = f"${{{_SOURCE}:-{_escape(_relative_path(_PACKAGE, out))}}}"
+    services = {_name_node(rank): _service(args, plan, rank, source) for rank in range(plan.nodes)}
+    compose = _COMPOSE_HEAD.format(nodes=plan.nodes, source=_SOURCE)
     compose += yaml.safe_dump({"services": services}, sort_keys=False)
     files = {out / "compose.yaml": compose, out / "Dockerfile": _dockerfile_text()}
     _write(files, force=force)
@@ -118,7 +122,12 @@ def _name_node(rank: int) -> str:
     return f"node{rank + 1:02d}"
 
 
-def _service(args: list[str], plan: ContainerOptions, rank: int) -> dict[str, object]:
+def _relative_path(path: Path, folder: Path) -> str:
+    """Return where a folder is, seen from another one, as Compose tells paths from names."""
+    return f"./{os.path.relpath(path.resolve(), folder.resolve())}"
+
+
+def _service(args: list[str], plan: ContainerOptions, rank: int, source: str) -> dict[str, object]:
     # a container sees all cores, whatever its limit: say how many threads make sense
     threads = () if plan.cpus is None else (f"threads={max(1, int(plan.cpus))}",)
     given = map(_escape, (*threads, *args))
@@ -129,7 +138,7 @@ def _service(args: list[str], plan: ContainerOptions, rank: int) -> dict[str, ob
         "image": IMAGE,
         "hostname": _name_node(rank),
         "user": f"{os.getuid()}:{os.getgid()}",  # files in ./runs belong to who wrote this
-        "volumes": [".:/workspace", f"{_escape(str(_PACKAGE))}:/opt/drumline/drumline:ro"],
+        "volumes": [".:/workspace", f"{source}:/opt/drumline/drumline:ro"],
         "working_dir": "/workspace",
         "command": ["python", "-m", "drumline", "train", *map(str, options), *given],
     }

@@ -21,12 +21,20 @@ from rich.text import Text
 from drumline.cli.app import print_json, print_text
 from drumline.core.errors import RunDirError
 from drumline.core.files import GrowingFile
-from drumline.core.formatting import counted, format_seconds
+from drumline.core.formatting import counted, format_metric, format_seconds
 from drumline.core.rundir import Event, RunDir
-from drumline.launch.probe import Progress as ProbeProgress
-from drumline.launch.probe import Watch
+from drumline.launcher.probe import Progress as ProbeProgress
+from drumline.launcher.probe import Watch
 from drumline.report.progress import RunProgress
-from drumline.report.tables import BAR_WIDTH, Accounts, summary_table, time_bar, time_bar_legend
+from drumline.report.runs.record import read_record
+from drumline.report.tables import (
+    BAR_WIDTH,
+    Accounts,
+    metrics_of,
+    summary_table,
+    time_bar,
+    time_bar_legend,
+)
 from drumline.spec.run_spec import RunSpec
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -45,14 +53,17 @@ def build_display(
     It says in one line what the run called `name` is, unless a `title` is given.
     """
     progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
-    if not title:
-        ranks = counted(len(progress.ranks), "rank")
-        ranks += f" on {spec.nodes} nodes" if spec.nodes > 1 else ""
-        what = f"{spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"
-        title = f"{name or run.path.name}: {what}"
+    title = title or run_title(name or run.path.name, spec)
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveTable(console, progress, title)
     return PlainLines(console, progress, title)
+
+
+def run_title(name: str, spec: RunSpec) -> str:
+    """Say in one line what a run is."""
+    ranks = counted(spec.world_size, "rank")
+    ranks += f" on {spec.nodes} nodes" if spec.nodes > 1 else ""
+    return f"{name}: {spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"
 
 
 class Display(abc.ABC):
@@ -73,6 +84,8 @@ class Display(abc.ABC):
         """Read what is new, and show it."""
         for news in self.progress.update():
             self._print(news if isinstance(news, str) else _epoch_line(news, self.progress))
+        if straggler := self.progress.name_straggler():
+            self._print(straggler)
 
     def _print(self, line: str) -> None:
         print_text(self._console, line)
@@ -147,8 +160,11 @@ def _epoch_line(event: Event, progress: RunProgress) -> str:
         f"step {event['step']}/{progress.total_steps}",
         f"loss {event['loss']:.4f}",
     ]
-    if "accuracy" in event:
-        parts += [f"test loss {event['test_loss']:.4f}", f"accuracy {event['accuracy']:.2%}"]
+    if "test_loss" in event:
+        parts.append(f"test loss {event['test_loss']:.4f}")
+        parts += [f"{name} {format_metric(name, v)}" for name, v in metrics_of(event).items()]
+    held_out = event.get("validation", {})
+    parts += [f"val {name} {format_metric(name, value)}" for name, value in held_out.items()]
     parts.append(f"{progress.samples_per_s:,.0f} samples/s")
     return "  ".join(parts)
 
@@ -190,16 +206,19 @@ def _render(console: Console, text: Text) -> str:
     return captured.get()
 
 
-def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
-    """Print summary and ledger of a finished run, for people or as JSON."""
-    summary = run.read_json("summary.json")
-    if summary is None:
+def print_result(run: RunDir, *, as_json: bool = False) -> None:
+    """Print summary and ledger of a finished run, for people or as JSON.
+
+    A script that was not metered has none for people.
+    """
+    record = read_record(run)
+    if not record.done:
         raise RunDirError(f"{run.path} has no summary.json: the run has not finished")
-    accounts = Accounts.read(run, spec)
+    accounts = Accounts.of(record)
     if as_json:
-        print_json({**summary, **accounts.to_json(), "run_dir": str(run.path)})
-    else:
-        Console().print(accounts.table(), summary_table(summary, str(run.path)))
+        print_json({**record.result, **accounts.to_json(), "run_dir": str(run.path)})
+    elif accounts.told or not record.script:
+        Console().print(accounts.table(), summary_table(record.result, str(run.path)))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from drumline.core.errors import UsageError
 from drumline.core.files import write_atomic
 from drumline.core.formatting import parse_bytes
 from drumline.core.json_lines import Message
-from drumline.launch.probe import launched_probe
+from drumline.launcher.probe import launched_probe
 from drumline.report.explain.explanation import Explanation, build_explanation, find_deadlock
 from drumline.report.explain.storyboard import print_explanation, render_page
 from drumline.schedules.collectives import (

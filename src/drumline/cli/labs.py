@@ -33,8 +33,8 @@ from drumline.labs.check import (
 )
 from drumline.labs.runner import LabRequest, run_lab
 from drumline.labs.verify import verify_report
-from drumline.launch.grader import Status, Verdict
-from drumline.launch.probe import Progress
+from drumline.launcher.grader import Status, Verdict
+from drumline.launcher.probe import Progress
 from drumline.report.page.translator import Language
 
 _LISTED = ("lab", "title", "about", "needs")

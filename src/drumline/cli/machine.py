@@ -16,7 +16,7 @@ from rich.text import Text
 from drumline.cli.app import print_json
 from drumline.data.catalogue import default_folder
 from drumline.data.fetch import fetch, find_published
-from drumline.launch.doctor import Check, remove_leftovers, run_checks
+from drumline.launcher.doctor import Check, remove_leftovers, run_checks
 
 
 def doctor_command(*, clean: bool, as_json: bool) -> None:

@@ -13,12 +13,13 @@ from rich.text import Text
 from drumline.cli.app import print_json, print_text
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
-from drumline.launch.runs import RUNS
+from drumline.launcher.runs import RUNS
 from drumline.report.page.blocks import Paragraph, Report
 from drumline.report.page.folder import write_report
 from drumline.report.page.translator import Language, Translator, page_texts
-from drumline.report.runs.page import COLUMN, RunTables, build_runs_report, build_tables
+from drumline.report.runs.page import build_runs_report
 from drumline.report.runs.record import RunRecord, read_record
+from drumline.report.runs.tables import COLUMN, RunTables, build_tables
 from drumline.report.tables import narrow_table
 
 _PAGE_FOLDER = "report"
@@ -29,14 +30,10 @@ _MOST = 10
 def report_command(names: list[str], *, out: Path | None, lang: Language) -> None:
     """Run `drumline report`: write a page about runs, and say where it is."""
     say = page_texts(lang)
-    scripts = [name for name in names if _is_script(name)]
-    if len(scripts) == len(names):
-        scripts = []  # there is nothing else to show, so this is refused
-    records = _read([name for name in names if name not in scripts])
+    records = _read(names)
     page = _write(build_runs_report(records, lang), records, out)
-    left_out = [str(say("runs.command.script", run=name)) for name in scripts]
     written = str(say("runs.command.written", page=str(page)))
-    for line in (*left_out, *_gaps(records, lang), written):
+    for line in (*_gaps(records, lang), written):
         print_text(Console(), line)
 
 
@@ -64,7 +61,7 @@ def compare_command(
         )
         return
     console = Console()
-    console.print(_differences_table(tables, say))
+    console.print(_differences_table(tables, records, say))
     for line in (*gaps, *said):
         console.print(line, markup=False, highlight=False)
     print_text(console, str(say("runs.command.written", page=str(page))))
@@ -93,11 +90,7 @@ def _read(names: list[str]) -> list[RunRecord]:
 
 
 def _open(name: str) -> RunDir:
-    """Find a run, also one that has nothing but a folder; one of a script is refused."""
-    if _is_script(name):
-        raise UsageError(
-            f"{name} ran a script, which logs no steps; look at it with: drumline show {name}"
-        )
+    """Find a run, also one that has nothing but a folder."""
     run = _find(name)
     if run is None and (Path(name).exists() or (RUNS / name).exists()):
         raise UsageError(
@@ -114,22 +107,16 @@ def _find(name: str) -> RunDir | None:
     return None
 
 
-def _is_script(name: str) -> bool:
-    run = _find(name)
-    if run is None or run.spec_file.exists():
-        return False
-    return bool((run.read_json("manifest.json") or {}).get("script"))
-
-
 def _write(report: Report, records: list[RunRecord], out: Path | None) -> Path:
     single = records[0].path / _PAGE_FOLDER if len(records) == 1 else Path(_PAGE_FOLDER)
     facts = {"runs": [str(record.path) for record in records]}
     return write_report(report, out or single, facts)
 
 
-def _differences_table(tables: RunTables, say: Translator) -> Table | str:
+def _differences_table(tables: RunTables, records: list[RunRecord], say: Translator) -> Table | str:
     if len(tables.compared) < 2:
-        return say.text("runs.command.specs_unreadable")
+        of_one = any(record.script for record in records)
+        return say.text(f"runs.command.specs_{'of_one' if of_one else 'unreadable'}")
     if not tables.differences.rows:
         return say.text("runs.command.specs_same")
     names = (say.text("runs.tables.differences.key"), *tables.compared)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,10 +14,19 @@ from rich.text import Text
 
 from drumline.cli.app import print_json, print_text
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.core.rundir import RunDir, list_runs
-from drumline.launch.runs import RUNS, state_of
+from drumline.core.formatting import counted, format_metric
+from drumline.core.rundir import Event, RunDir, list_runs
+from drumline.core.task import MODULE
+from drumline.launcher.runs import RUNS, state_of
 from drumline.report.ledger.perfetto import build_trace
-from drumline.report.tables import Accounts, coverage_table, narrow_table, summary_table
+from drumline.report.runs.record import RunRecord, read_record
+from drumline.report.tables import (
+    Accounts,
+    coverage_table,
+    metrics_of,
+    narrow_table,
+    summary_table,
+)
 from drumline.spec.load import read_run_spec
 
 _SHOWN = 20  # steps of a trace, where the user does not say which
@@ -40,7 +51,7 @@ def runs_command(*, as_json: bool) -> None:
 def _runs_table(rows: list[RunListing]) -> Table:
     """Make the list fit a narrow terminal: long names are folded, numbers never.
 
-    The last column is the test accuracy of a run that has one, else its state.
+    The last column is the first metric of a run that has one, else its state.
     """
     table = narrow_table(gap=1)
     table.add_column("run", overflow="fold")
@@ -57,7 +68,7 @@ def _runs_table(rows: list[RunListing]) -> Table:
             row.strategy,
             str(row.world_size or ""),
             str(row.steps or ""),
-            row.state.partition(":")[0] if row.accuracy is None else f"{row.accuracy:.2%}",
+            row.result or row.state.partition(":")[0],
         )
         table.add_row(*(Text(cell) for cell in cells))
     return table
@@ -66,49 +77,45 @@ def _runs_table(rows: list[RunListing]) -> Table:
 def show_command(name: str, *, as_json: bool) -> None:
     """Run `drumline show`: show one run from its directory."""
     run = RunDir.open(name, root=RUNS)
-    if not run.spec_file.exists():
-        _show_script(run, as_json=as_json)
-        return
-    spec = read_run_spec(run)
-    summary = run.read_json("summary.json")
-    coverage = run.read_json("coverage.json")
-    accounts = Accounts.read(run, spec)
+    record = read_record(run)
+    if record.spec is None and not record.script:
+        read_run_spec(run)  # what is wrong with it is its error
+    for document in ("summary.json", "coverage.json"):
+        run.read_json(document)  # likewise
+    accounts = Accounts.of(record)
     if as_json:
-        print_json(
-            {
-                **(summary or {"name": run.path.name, "world_size": spec.world_size}),
-                "spec": spec.model_dump(mode="json"),
-                **accounts.to_json(),
-                "coverage": coverage,
-                "run_dir": str(run.path),
-            }
-        )
+        print_json(_document(record, accounts))
         return
     console = Console()
-    if accounts.ledger.steps:
+    if accounts.told:
         console.print(accounts.table())
-    if coverage is not None:
-        console.print(coverage_table(coverage), "")
-    if summary is not None:
-        console.print(summary_table(summary, str(run.path)))
+    if record.coverage is not None:
+        console.print(coverage_table(record.coverage), "")
+    if record.done:
+        console.print(summary_table(record.result, str(run.path)))
     else:
         state, why = state_of(run)
+        did = f" ran {' '.join(record.script)}" if record.script else ""
         said = f" ({why})" if why else ""
-        text = f"{run.path.name}: {state}{said}; its logs are in {run.logs}"
+        text = f"{run.path.name}{did}: {state}{said}; its logs are in {run.logs}"
         console.print(text, markup=False, highlight=False)
 
 
-def _show_script(run: RunDir, *, as_json: bool) -> None:
-    state, why = state_of(run)
-    manifest, summary = run.read_json("manifest.json") or {}, run.read_json("summary.json") or {}
-    if as_json:
-        script = {"script": manifest.get("script"), "state": state, "run_dir": str(run.path)}
-        print_json({**summary, **script})
-        return
-    shown = " ".join(manifest.get("script", []))
-    said = f": {why}" if why else ""
-    text = f"{run.path.name} ran {shown}: {state}{said}; its logs are in {run.logs}"
-    Console().print(text, markup=False, highlight=False)
+def _document(record: RunRecord, accounts: Accounts) -> dict[str, Any]:
+    """Return all of a run that `drumline show --json` prints."""
+    what: dict[str, Any]
+    if record.spec is not None:
+        what = {"spec": record.spec.model_dump(mode="json")}
+    else:
+        what = {"script": record.script, "state": state_of(RunDir(record.path))[0]}
+    return {
+        **(record.result or {"name": record.name, "world_size": len(record.events)}),
+        **what,
+        **accounts.to_json(),
+        "collectives": [asdict(kind) for kind in record.collectives],
+        "coverage": record.coverage,
+        "run_dir": str(record.path),
+    }
 
 
 @dataclass
@@ -124,7 +131,21 @@ class RunListing:
     world_size: int | None = None
     steps: int | None = None
     accuracy: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
     state: str = ""
+
+    @property
+    def result(self) -> str:
+        """The first metric, with its name unless it is the accuracy; empty without any."""
+        name, value = next(iter(self.metrics.items()), ("", None))
+        if value is None:
+            return ""
+        return format_metric(name, value) + ("" if name == "accuracy" else f" {name}")
+
+
+def _name_script(script: list[str]) -> str:
+    """Name what ran without its folder and arguments: `train.py`, or `-m package.train`."""
+    return " ".join(script[:2]) if script[0] == MODULE else Path(script[0]).name
 
 
 def _describe(run: RunDir) -> RunListing:
@@ -133,7 +154,7 @@ def _describe(run: RunDir) -> RunListing:
         manifest = run.read_json("manifest.json") or {}
         row.started = manifest.get("started", "")[:16].replace("T", " ")
         if "script" in manifest:
-            row.model = Path(manifest["script"][0]).name
+            row.model, row.world_size = _name_script(manifest["script"]), run.count_ranks() or None
         else:
             spec = read_run_spec(run)
             row.model, row.data = spec.model.name, spec.data.name
@@ -144,6 +165,7 @@ def _describe(run: RunDir) -> RunListing:
         row.state = f"unreadable: {error.message.splitlines()[0]}"
         return row
     row.steps, row.accuracy = summary.get("steps"), summary.get("accuracy")
+    row.metrics = metrics_of(summary)
     row.world_size = summary.get("world_size", row.world_size)
     return row
 
@@ -151,28 +173,45 @@ def _describe(run: RunDir) -> RunListing:
 def trace_command(name: str, *, steps: str | None, out: Path | None) -> None:
     """Run `drumline trace`: write the trace of some steps of a run."""
     run = RunDir.open(name, root=RUNS)
-    if not run.spec_file.exists():
-        raise UsageError(f"{run.path.name} ran a script of its own, which notes no steps")
-    events = run.read_rank_events(read_run_spec(run).world_size)
-    numbers = [event["step"] for event in events[0] if event["event"] == "step"]
-    if not numbers:
-        raise UsageError(f"{run.path.name} has made no step yet; start it, or name another run")
-    first, last = _parse(steps) if steps else (numbers[0], numbers[0] + _SHOWN - 1)
+    events = run.read_rank_events(run.count_ranks())
+    numbers = [event["step"] for log in events[:1] for event in log if event["event"] == "step"]
+    if numbers:
+        first, last = _parse(steps) if steps else (numbers[0], numbers[0] + _SHOWN - 1)
+        shown = _say_steps(run, numbers, first, last)
+        trace = build_trace(events, first=first, last=last)
+    else:
+        trace, shown = _trace_without_steps(run, events, steps)
+    path = out or run.path / "trace.json"
+    try:
+        path.write_text(json.dumps(trace))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; give --out FILE") from None
+    print_text(
+        Console(),
+        f"{path}: {shown} of {counted(len(events), 'rank')} on one clock; "
+        f"open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
+    )
+
+
+def _say_steps(run: RunDir, numbers: list[int], first: int, last: int) -> str:
+    """Say which of a run's steps are in the trace; a UsageError if none is."""
     if not any(first <= number <= last for number in numbers):
         raise UsageError(
             f"{run.path.name} has the steps {numbers[0]} to {numbers[-1]}, not {first} to {last}; "
             f"give --steps {numbers[0]}-{min(numbers[-1], numbers[0] + _SHOWN - 1)}"
         )
-    path = out or run.path / "trace.json"
-    try:
-        path.write_text(json.dumps(build_trace(events, first=first, last=last)))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; give --out FILE") from None
-    print_text(
-        Console(),
-        f"{path}: steps {max(first, numbers[0])} to {min(last, numbers[-1])} of {len(events)} "
-        f"ranks on one clock; open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
-    )
+    return f"steps {max(first, numbers[0])} to {min(last, numbers[-1])}"
+
+
+def _trace_without_steps(
+    run: RunDir, events: list[list[Event]], steps: str | None
+) -> tuple[dict[str, object], str]:
+    """Trace the first seconds of a script that makes no steps."""
+    if not any(event["event"] == "collectives" for log in events for event in log):
+        raise UsageError(f"{run.path.name} has made no step yet; start it, or name another run")
+    if steps:
+        raise UsageError(f"{run.path.name} has no steps, only collectives; leave --steps out")
+    return build_trace(events, seconds=_SHOWN), f"the collectives of the first {_SHOWN} s"
 
 
 def _parse(steps: str) -> tuple[int, int]:

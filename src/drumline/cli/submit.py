@@ -44,8 +44,9 @@ def submit_command(script: str, args: list[str], which: str | None, options: Sub
     if state is None:
         print_note(f"{job_id} goes on by itself: drumline logs -f {job_id}")
         return
-    if view is not None and state.phase == "done":
-        view.print_result()
+    run = RunDir(submission.folder / "run")
+    if state.phase == "done" and (run.path / "summary.json").exists():
+        print_result(run)
     if code := print_end(job_id, state):
         sys.exit(code)
 
@@ -103,8 +104,3 @@ class TrainingView:
         """End the display; another `update` opens a new one."""
         self._opened.close()
         self._display = None
-
-    def print_result(self) -> None:
-        """Print summary and ledger, where the run has finished."""
-        if (self._run.path / "summary.json").exists():
-            print_result(self._run, read_run_spec(self._run), as_json=False)

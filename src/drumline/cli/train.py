@@ -20,15 +20,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from drumline.core.errors import InterruptError, SpecError, UsageError
+from drumline.core.errors import CommError, InterruptError, SpecError, UsageError
+from drumline.core.join import BY_HAND, OuterLauncher, outer_launcher, rank_by_hand
 from drumline.core.processes import die_with_parent
 from drumline.core.rundir import RunDir
 from drumline.core.task import SCRATCH
-from drumline.launch.agents import Agents
-from drumline.launch.join import BY_HAND, OuterLauncher, outer_launcher, rank_by_hand
-from drumline.launch.mpirun import require_mpirun
-from drumline.launch.outcome import RunOutcome
-from drumline.launch.runs import RUNS, fresh_rendezvous, launched_training, new_run, resumed_run
+from drumline.launcher.agents import Agents
+from drumline.launcher.mpirun import require_mpirun
+from drumline.launcher.outcome import RunOutcome
+from drumline.launcher.runs import RUNS, fresh_rendezvous, launched_training, new_run, resumed_run
 
 if TYPE_CHECKING:
     from drumline.cli.display import Display
@@ -95,7 +95,7 @@ def train_command(
                 _launch(run, spec, agents, display)
             else:
                 _lead(launcher, run, spec, scratch, display)
-        print_result(run, spec, as_json=as_json)
+        print_result(run, as_json=as_json)
 
 
 @contextlib.contextmanager
@@ -103,6 +103,8 @@ def _opened_run(
     given: TrainArgs, launcher: OuterLauncher | None, out: Path | None
 ) -> Iterator[tuple[RunDir, RunSpec]]:
     """Make a run directory, or hold the one that is resumed."""
+    from drumline.data.check import check_data
+    from drumline.launcher.preflight import check_factories
     from drumline.spec.load import load_spec
 
     ranks = None
@@ -114,12 +116,26 @@ def _opened_run(
             yield found
         return
     spec = load_spec(given.file, given.overrides, ranks=ranks)
+    check_factories(spec)
+    check_data(spec.data)
     if launcher is not None:
-        spec = launcher.settle(spec)
+        spec = _settle(launcher, spec)
     elif spec.backend == "mpi":
         require_mpirun()
     with new_run(spec, out) as run:
         yield run, spec
+
+
+def _settle(launcher: OuterLauncher, spec: RunSpec) -> RunSpec:
+    """Say how ranks meet that were told no address; a CommError across hosts."""
+    if spec.init != "env" or launcher.says_where:
+        return spec
+    if launcher.local_world_size != launcher.world_size:
+        raise CommError(
+            f"{launcher.name} has started ranks on several hosts, but not said where they meet; "
+            f"set MASTER_ADDR (the host of rank 0) and MASTER_PORT in the environment"
+        )
+    return spec.model_copy(update={"init": "tcp"})  # by a note in the run directory
 
 
 def _launch(run: RunDir, spec: RunSpec, agents: Agents, display: Display) -> None:
@@ -169,11 +185,11 @@ def _follow(launcher: OuterLauncher, given: TrainArgs, scratch: Path) -> int:
     started = time.time()
     by_hand, ranks = launcher.name == BY_HAND, launcher.world_size
     if given.resume is None:
-        spec = launcher.settle(load_spec(given.file, given.overrides, ranks=ranks))
+        spec = _settle(launcher, load_spec(given.file, given.overrides, ranks=ranks))
         run = launcher.wait_for_run(spec.timeout_s if by_hand else None)
         meant = run
     else:
-        meant = RunDir.open(given.resume, root=RUNS)
+        meant = RunDir.open(given.resume.partition("@")[0], root=RUNS)
         run = launcher.wait_for_run()
         spec = load_spec(run.spec_file, given.overrides, ranks=ranks)
     if by_hand:
@@ -199,7 +215,7 @@ def _environment(
 
 def _run_rank(run: RunDir, environment: dict[str, str], display: Display | None = None) -> int:
     worker = subprocess.Popen(
-        [sys.executable, "-m", "drumline.train", str(run.path)], env=environment
+        [sys.executable, "-m", "drumline.trainer", str(run.path)], env=environment
     )
     try:
         if display is not None:

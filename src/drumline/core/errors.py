@@ -15,6 +15,7 @@
     ├── InterruptError       exit 130: Ctrl-C
     ├── DivergenceError      a loss that is NaN or infinite (step, rank, tensor)
     └── WorkerError          a rank that died (rank, traceback, log)
+        └── RankTimeoutError ranks that did not end in time (ranks)
 
 Every message says what failed, what it got and what it expected, and what to do next. Only the CLI
 prints them. Errors cross the process boundary as JSON through the event log (`to_record`).
@@ -108,6 +109,10 @@ class InterruptError(DrumlineError):
 
 class WorkerError(DrumlineError):
     """A rank that died."""
+
+
+class RankTimeoutError(WorkerError, TimeoutError):
+    """Ranks that did not end in time."""
 
 
 ERRORS: Mapping[str, type[DrumlineError]] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""Files: replaced atomically, flushed, hashed, read while they grow; names inside a folder."""
+"""Files: replaced atomically, flushed, hashed, read while they grow; names and new folders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from drumline.core.errors import RunDirError
+from drumline.core.errors import DrumlineError, RunDirError, UsageError
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -84,3 +84,24 @@ class GrowingFile:
             chunk = chunk[:whole]
         self.offset += len(chunk)
         return chunk
+
+
+def make_empty_folder(folder: Path) -> None:
+    """Make a folder to write new files into; one that is there must be empty.
+
+    Raises:
+        UsageError: something is in it.
+        DrumlineError: it cannot be made.
+    """
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            what = "has files in it" if folder.is_dir() else "is a file"
+            raise UsageError(
+                f"{folder} {what}, and nothing of yours is overwritten; name a new folder, such as "
+                f"{folder}-2"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DrumlineError(
+            f"cannot make {folder}: {error.strerror}; name a folder that you can write to"
+        ) from error

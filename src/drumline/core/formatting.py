@@ -86,6 +86,11 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def format_metric(name: str, value: float) -> str:
+    """Format a metric: `97.50%` of an accuracy, else four digits that count."""
+    return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+
+
 def listed(things: Iterable[object]) -> str:
     """Format a list with commas and a last `and`."""
     *most, last = map(str, things)

@@ -9,7 +9,7 @@ else, behind a link to a switch:
        └─────────────────┴──── switch ─────┘
 
 Two nodes are two links apart. The plan of a run is made from its spec (`link`), carried out by
-`drumline.launch`, and told to every process of the run by an environment variable.
+`launcher/network.py`, and told to every process of the run by an environment variable.
 """
 
 from __future__ import annotations

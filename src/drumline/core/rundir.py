@@ -1,14 +1,14 @@
 """`RunDir`: the layout of a run on disk, the one thing that both columns read and write.
 
 runs/<name>-<n>/
-    spec.yaml        the resolved spec                      written by the launcher
+    spec.yaml        the resolved spec; a script has none   written by the launcher
     manifest.json    versions, commit, hosts, argv          written by the launcher
     events/          rank-N.jsonl, node-N.jsonl             appended by ranks and agents
     logs/            rank-N.log: what each rank printed
     checkpoints/     step-N/                                written by the ranks
     tensorboard/     scalars                                written by the leader
     coverage.json    which rank saw which samples           written by the leader
-    summary.json     the result; its presence means: done   written by the leader
+    summary.json     the result; its presence means: done   written by the leader, or the launcher
 
 The event log is one append-only JSONL file per rank, all that other processes see of it. Writers
 buffer lines and hand them to the kernel a few times a second, so that a line costs microseconds on
@@ -21,8 +21,14 @@ the training path. Readers follow a growing file and never see half a line.
         clock        ahead_ns: this host's monotonic clock, compared with the leader's
         restore      step, path                  damaged   path, why (a checkpoint passed over)
         ready        total_steps, steps_per_epoch; mesh, cuts where the model is split
-        step         step, epoch, loss, lr, samples; the times of `train.runners.base.StepTimes`
-        epoch        step, epoch, loss, lr, test_loss, accuracy (the leader's)
+        step         step, epoch, loss, lr, samples; the times of `trainer.runners.base.StepTimes`
+                     (a script's: no epoch, loss, lr; samples where its data loader tells them)
+        collectives  t, total, blocked, spans: what a script's rank did outside of steps, about
+                     once a second. A span is op, nbytes (as nccl-tests count it), arrived_ns,
+                     ended_ns, ranks (none: all), and, where known, the call's number in its group,
+                     the same on all its ranks, and the group
+        stacks       stacks of all threads           hang   what the ranks wait for
+        epoch        step, epoch, loss, lr, test_loss, metrics by name, validation (the leader's)
         checkpoint   step, path, seconds         note      text
         error        type, message, exit_code, rank, time, expected, consequence, …
         end          step, time, sent, peak_bytes, peak_gpu_bytes
@@ -34,8 +40,10 @@ the training path. Readers follow a growing file and never see half a line.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +53,8 @@ from drumline.core.errors import RunDirError, UsageError
 from drumline.core.files import GrowingFile, write_atomic
 from drumline.core.lock import FileLock
 
+FAILURE = "failure.json"
+"""how a run has failed"""
 PROGRESS = "progress.json"
 """how far the ranks of a probe have come"""
 Event = dict[str, Any]
@@ -53,14 +63,18 @@ EventKind = Literal[
     "backend",
     "checkpoint",
     "clock",
+    "collectives",
     "damaged",
     "end",
     "epoch",
     "error",
+    "hang",
     "note",
     "ready",
+    "restart",
     "restore",
     "setup",
+    "stacks",
     "start",
     "step",
     "stopped",
@@ -145,9 +159,22 @@ class RunDir:
         """The event log of one node's agent."""
         return self.events / f"node-{node}.jsonl"
 
+    @property
+    def launcher_events(self) -> Path:
+        """What the launcher has seen: hangs."""
+        return self.events / "launcher.jsonl"
+
     def rank_log(self, rank: int) -> Path:
         """What one rank printed."""
         return self.logs / f"rank-{rank}.log"
+
+    def rank_status(self, rank: int) -> Path:
+        """What one rank is doing right now (`core.status`)."""
+        return self.events / f"rank-{rank}.status"
+
+    def rank_stacks(self, rank: int) -> Path:
+        """The Python stacks of one rank, each time somebody has asked for them."""
+        return self.logs / f"rank-{rank}.stacks"
 
     def node_log(self, node: int) -> Path:
         """What one node's agent printed."""
@@ -156,6 +183,10 @@ class RunDir:
     def read_rank_events(self, world_size: int) -> list[list[Event]]:
         """Read the events of all ranks, in rank order."""
         return [read_events(self.rank_events(rank)) for rank in range(world_size)]
+
+    def count_ranks(self) -> int:
+        """Count the ranks that have an event log, from rank 0 on: all that a script tells."""
+        return next(rank for rank in itertools.count() if not self.rank_events(rank).exists())
 
     def write_json(self, name: str, value: object) -> None:
         """Write one of the JSON documents, atomically."""
@@ -247,6 +278,17 @@ class EventWriter(contextlib.AbstractContextManager["EventWriter"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def describe_start(rank: int, *, attempt: int) -> dict[str, Any]:
+    """Return the fields of the event with which a rank begins its log."""
+    return {
+        "rank": rank,
+        "attempt": attempt,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "time": time.time(),
+    }
 
 
 def _end_torn_line(path: Path) -> None:

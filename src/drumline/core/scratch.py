@@ -4,9 +4,6 @@ It is removed where its context ends, or at the latest where the process does. A
 `kill -9` cannot do that, so the owner holds a lock in the folder while it lives, and whoever makes
 the next one removes those that nobody holds any more. The lock is the last to go, so that a removal
 that was cut short is finished then, too.
-
-Semaphores that processes share by a name cannot lie in a folder: the C library puts them into
-/dev/shm. Processes of a launch give them the folder's name in front, and they go with the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from drumline.core.processes import deferred_signals
 _PREFIX = "drumline-"
 _LOCK = ".drumline-scratch"  # only folders that have it are ours to remove
 _MAX_ROOT = 50  # a socket's path has at most 103 characters, and the rest needs up to 49
-_SEMAPHORES = Path("/dev/shm")
 _TRIES, _PAUSE_S = 20, 0.05  # at a folder into which a process that was just killed still writes
 
 
@@ -48,13 +44,13 @@ class Scratch(contextlib.AbstractContextManager["Scratch"]):
         self.remove()
 
     def remove(self) -> None:
-        """Remove the folder with everything in it, and the semaphores that have its name."""
+        """Remove the folder with everything in it."""
         with deferred_signals():
             self._remove()
 
 
 def sweep() -> list[Path]:
-    """Remove the scratch folders whose owners are gone, and their semaphores; returns them."""
+    """Remove the scratch folders whose owners are gone; returns them."""
     with deferred_signals():  # Python tries the folder by a file of its own
         root = _root()
     removed = []
@@ -99,15 +95,11 @@ def _remove_own(path: Path, lock: FileLock, owner: int) -> None:
 
 
 def _clear(path: Path) -> list[Path]:
-    """Remove a folder and its semaphores as far as that goes; returns what is gone.
+    """Remove a folder as far as that goes; returns what is gone.
 
     The lock goes last: a folder without it would be nobody's, and stay for ever.
     """
     gone = []
-    for semaphore in _SEMAPHORES.glob(f"sem.{path.name}-*"):
-        with contextlib.suppress(OSError):
-            semaphore.unlink()
-            gone.append(semaphore)
     with contextlib.suppress(OSError):
         for entry in path.iterdir():
             if entry.is_dir() and not entry.is_symlink():
@@ -116,7 +108,7 @@ def _clear(path: Path) -> list[Path]:
                 entry.unlink()
         if os.listdir(path) == [_LOCK]:
             shutil.rmtree(path)
-            gone.insert(0, path)
+            gone.append(path)
     return gone
 
 

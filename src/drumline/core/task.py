@@ -10,12 +10,10 @@ from drumline.core.json_lines import Record
 from drumline.core.rundir import RunDir
 
 MAX_WORKERS = 100
-"""per node: the server that forks them passes on two files for each, and 256 at most"""
+"""per node; more would only wait for cores"""
 
-PRELOAD = ("drumline.train",)
+PRELOAD = ("drumline.trainer",)
 """what every training run's worker server imports before it forks workers"""
-PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
-"""tells the worker server what to import before it forks workers"""
 
 LONG_TIMEOUT_S = 300.0
 """how long ranks wait for what only one of them does, or each at its own pace: loading torch and
@@ -49,12 +47,21 @@ class AgentTask(Record):
     """the share of CPU time that the workers of this node get"""
     script: tuple[str, ...] = ()
     """a script or MODULE and a module, with arguments; empty: train by the run's spec"""
+    observed: bool = True
+    """whether a script's steps and collectives are noted"""
+    function: str = ""
+    """the folder of a function to call (`core/calls.py`), in place of both"""
     preload: tuple[str, ...] = PRELOAD
     """what the worker server imports before it forks workers"""
     folder: str = ""
     """where the ranks work; empty: where the agent was started"""
     variables: Mapping[str, str] = field(default_factory=dict)
     """of the ranks' environment, for an agent that was started before they were known"""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the ranks train by the run's spec, not by a program of the user's."""
+        return not (self.script or self.function)
 
     @property
     def run_dir(self) -> RunDir:

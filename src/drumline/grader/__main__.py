@@ -12,7 +12,7 @@ from drumline.core.processes import die_with_parent
 def main() -> None:
     """Run the grader's server: load torch once, then answer requests from standard input.
 
-    Threads are limited by OMP_NUM_THREADS (`drumline.launch.grader` sets it), not by
+    Threads are limited by OMP_NUM_THREADS (`drumline.launcher.grader` sets it), not by
     torch.set_num_threads: that makes a pool of threads, which a fork then replaces where two of its
     own threads may meet, and abort.
     """

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from drumline.core.errors import DrumlineError, UsageError
+from drumline.core.files import make_empty_folder
 from drumline.labs.text import read_texts, read_yaml
 from drumline.report.page.blocks import Code
 from drumline.report.page.translator import Language
@@ -107,14 +108,8 @@ def start_lab(number: int, folder: Path, language: Language) -> list[Path]:
         DrumlineError: the folder cannot be written.
     """
     lab = find_lab(number)
+    make_empty_folder(folder)
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            what = "has files in it" if folder.is_dir() else "is a file"
-            raise UsageError(
-                f"{folder} {what}, and nothing of yours is overwritten; name a new folder, such as "
-                f"{folder}-2"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
         files = starter_files(lab)
         files[MARK] = json.dumps({"lab": number, "language": str(language)}) + "\n"
         for name, text in files.items():

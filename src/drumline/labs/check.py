@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from drumline.core.json_lines import Message
 from drumline.labs.catalogue import LabEntry, task_sheet
 from drumline.labs.text import read_texts, read_yaml
-from drumline.launch.grader import GraderProcess, Status, Verdict
+from drumline.launcher.grader import GraderProcess, Status, Verdict
 from drumline.report.page.translator import Language
 
 TIMEOUT_S = 20.0

@@ -20,7 +20,7 @@ from drumline.labs.catalogue import find_lab, read_code, read_principle
 from drumline.labs.chapter import Lab, Machine, write_parameters
 from drumline.labs.experiment import RUNS, Experiment, LabSettings, Results, Training, read_settings
 from drumline.labs.text import SHARED, LabText, lab_text
-from drumline.launch.probe import Watch
+from drumline.launcher.probe import Watch
 from drumline.report.page import blocks
 from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_own_words, write_report
 from drumline.report.page.translator import Language

@@ -12,7 +12,7 @@ from typing import Any
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.labs.experiment import RUNS, LabSettings, Results, Training
 from drumline.labs.runner import build_report, load_lab, run_experiments
-from drumline.launch.probe import Watch
+from drumline.launcher.probe import Watch
 from drumline.report.page.folder import audit_files, audit_numbers, audit_texts, read_manifest
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Language

@@ -15,7 +15,7 @@ from drumline.bench.case_runner import BenchResult, describe_machine
 from drumline.bench.specs import AggregationSpec
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import Event
-from drumline.launch.probe import Watch, launched_probe, watch_part
+from drumline.launcher.probe import Watch, launched_probe, watch_part
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import compute_ledger
 from drumline.spec.run_spec import TEXT_MODELS

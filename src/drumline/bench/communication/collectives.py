@@ -27,7 +27,7 @@ from pathlib import Path
 from drumline.bench.case_runner import BenchResult, describe_machine
 from drumline.bench.specs import CollectivesSpec
 from drumline.core.nodes import NodePlan
-from drumline.launch.probe import Watch, launched_probe
+from drumline.launcher.probe import Watch, launched_probe
 from drumline.report.intervals import quartiles
 from drumline.schedules import cost
 from drumline.schedules.collectives import (

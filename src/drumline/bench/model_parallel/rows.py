@@ -31,7 +31,7 @@ from drumline.bench.case_runner import (
 from drumline.bench.model_parallel.spec import CasePlan, ModelParallelCase, ModelParallelSpec
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.rundir import Event, RunDir
-from drumline.launch.probe import Watch
+from drumline.launcher.probe import Watch
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.report.ledger.bubble import Bubble, measure_bubble

@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 
 from drumline.bench.case_runner import RunCase, Skipped
 from drumline.bench.specs import BenchPlace, Data, Each, Model, TrainingBench, Workers
-from drumline.spec.parts import ClashError, DataSpec, ModelSpec
+from drumline.spec.data import DataSpec
+from drumline.spec.parts import ClashError, ModelSpec
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import Schedule
 

@@ -25,7 +25,7 @@ from drumline.bench.scaling.spec import ScalingCase, ScalingSpec
 from drumline.core.errors import UsageError
 from drumline.core.formatting import counted, listed
 from drumline.core.processes import count_cores
-from drumline.launch.probe import Watch
+from drumline.launcher.probe import Watch
 from drumline.report.intervals import Interval, Order, compare
 from drumline.report.page import table as form
 

@@ -47,6 +47,19 @@ def trace(
     """
 
 
+@app.command(calls="hang:stacks_command")
+def stacks(
+    name: RunName,
+    whole: Annotated[bool, typer.Option("--all", help="The stacks of all threads.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Tell where each rank of a running script is: its step, its collective, its Python stack.
+
+    Example:
+        drumline stacks train-1
+    """
+
+
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the spec, for editors.

@@ -1,4 +1,4 @@
-"""Commands that start ranks: `train`, `run`, `explain`."""
+"""Commands that start ranks: `train`, `run`, `explain`; `init`, to begin with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import typer
 
 from drumline.cli.app import REST_IS_THEIRS, Json, Module, app
 
+Rank = Annotated[int | None, typer.Option(help="Be this one rank, started by hand.")]
+WorldSize = Annotated[int | None, typer.Option(help="With --rank: how many there are.")]
+Master = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="With --rank: where rank 0 listens.")
+]
+
 
 @app.command(calls="train:train_command")
 def train(
@@ -20,11 +26,9 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Exact run directory (default: runs/<name>-<n>).")
     ] = None,
-    rank: Annotated[int | None, typer.Option(help="Be this one rank, started by hand.")] = None,
-    world_size: Annotated[int | None, typer.Option(help="With --rank: how many there are.")] = None,
-    master: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="With --rank: where rank 0 listens.")
-    ] = None,
+    rank: Rank = None,
+    world_size: WorldSize = None,
+    master: Master = None,
     as_json: Json = False,
 ) -> None:
     """Train a model on N workers of this machine, or on simulated nodes.
@@ -34,6 +38,7 @@ def train(
         drumline train model=mlp workers=4 strategy=chunked_ring epochs=3
         drumline train spec.yaml optimizer.lr=0.1 --json
         drumline train strategy=ring strategy.compress=fp16   (half the bytes)
+        drumline train data=table.csv data.target=price   (or photos/, book.txt, mine:dataset)
         drumline train resume=runs/run-3 epochs=10
         drumline train model=gpt-mini data=shakespeare strategy=pipeline   (or tensor, or rpc)
         drumline train nodes=4 workers=1 link=1gbit slow_nodes.2.rate=100mbit slow_nodes.3.cpu=0.5
@@ -42,9 +47,42 @@ def train(
     """
 
 
+@app.command(calls="init:init_command")
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
+) -> None:
+    """Write a small project: data, model and spec of your own, with a test. It trains at once.
+
+    Examples:
+        drumline init my-project
+        cd my-project && drumline train spec.yaml
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserveOptions:
+    """What is noted of a script's run, and what happens when it hangs."""
+
+    ledger: Annotated[
+        bool, typer.Option("--ledger/--no-ledger", help="Note steps and collectives.")
+    ] = True
+    hang_after: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Tell who hangs after so long without progress; 0: never.",
+        ),
+    ] = 5.0
+    on_hang: Annotated[
+        str, typer.Option(metavar="report|stop", help="Whether a hang also ends the run.")
+    ] = "report"
+
+
 @app.command(context_settings=REST_IS_THEIRS, calls="script:run_script_command")
 def run(
     script: Annotated[str, typer.Argument(help="A PyTorch script, as for torchrun.")],
+    observe: ObserveOptions,
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
     shape: Annotated[
         str, typer.Option("-j", metavar="[N]x[M]", help="N nodes with M workers each.")
@@ -56,6 +94,9 @@ def run(
         str | None, typer.Option(metavar="RATE", help="Rate of each node's link, e.g. 100mbit.")
     ] = None,
     module: Module = False,
+    rank: Rank = None,
+    world_size: WorldSize = None,
+    master: Master = None,
 ) -> None:
     """Run anybody's PyTorch script on many workers, with the variables that torchrun sets.
 
@@ -64,6 +105,8 @@ def run(
         drumline run -j 2x2 train.py
         drumline run -j 4x1 --link-rate 100mbit train.py
         drumline run -m package.train --epochs 3
+        drumline run --on-hang stop --hang-after 30 train.py
+        drumline run --rank 0 --world-size 2 --master node01:29500 train.py   (and rank 1 elsewhere)
     """
 
 
