@@ -13,6 +13,8 @@ import pytest
 
 from drumline.cluster.jobs.follow import JobFollower
 from drumline.cluster.jobs.submit import (
+    StateNotice,
+    ask_job_stacks,
     cancel,
     make_job_id,
     newest_job,
@@ -22,6 +24,7 @@ from drumline.cluster.jobs.submit import (
 )
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.rundir import read_events
+from drumline.launcher.hang import say_stacks
 from drumline.node.job import Request
 from drumline.report.ledger.accounts import compute_ledger
 from local_nodes import LocalNodes, has_clocks
@@ -58,6 +61,9 @@ if deed == "wait":
     sys.exit(0)
 if deed == "sleep":
     time.sleep(300)
+if deed == "hang" and rank == 1:
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.1)
 dist.barrier()
 """
 SPEC = """
@@ -245,6 +251,48 @@ def test_what_is_killed_ends_the_job_everywhere(nodes, victim):
         assert ended.phase == "failed"
         # as the kernel had it: closed, or reset
         assert ended.error.startswith("node 1 (10.77.0.2) was lost: it has ")
+
+
+def test_a_rank_that_the_others_wait_for_is_named_wherever_it_is(nodes, tmp_path):
+    notes = []
+    job_id = do(submit(nodes.remotes, deed("hang", str(tmp_path / "go on"), hang_after_s=2)))
+    wait_until(lambda: nodes.state(0, job_id)["hang"], "the hang", 30)
+    (first, *places) = nodes.state(0, job_id)["hang"].splitlines()
+    line = DEEDS.splitlines().index("        time.sleep(0.1)") + 1
+    assert first.startswith("no progress for 2.")
+    assert first.endswith(
+        f": rank 1 has not called barrier #2 that rank 0 waits in; it is in deeds.py:{line} "
+        f"(<module>)"
+    )
+    assert [place.split(":")[0] for place in places] == ["  rank 0", "  rank 1"]
+    (event,) = read_events(nodes.job(0, job_id) / "run" / "events" / "launcher.jsonl")
+    assert event["rank"] == 1
+
+    ranks, stacks = do(ask_job_stacks(nodes.remotes, job_id))
+    assert ranks[0].status.doing == "rank 0, after step 0, in barrier #2"
+    assert (stacks[1].place.line, stacks[1].place.function) == (line, "<module>")
+    assert say_stacks(ranks, stacks, whole=False).splitlines()[0] == first.partition(": ")[2]
+
+    async def follow_and_tell():
+        follower = JobFollower(job_id, lambda line: None, changed=StateNotice(notes.append))
+        following = asyncio.create_task(follower.run(nodes.remotes))
+        while not notes:
+            await asyncio.sleep(0.05)
+        (tmp_path / "go on").touch()
+        return await following
+
+    ended = do(follow_and_tell())
+    assert (ended.phase, ended.hang) == ("done", None), ended.error
+    assert notes == ["\n".join([first, *places])]
+
+
+@pytest.mark.slow
+def test_a_hang_may_end_the_job(nodes, tmp_path):
+    request = deed("hang", str(tmp_path / "never"), hang_after_s=2, on_hang="stop")
+    ended = do(_run(nodes, request))
+    assert (ended.phase, ended.code, ended.rank) == ("failed", 1, 1)
+    assert "rank 1 has not called barrier #2 that rank 0 waits in" in ended.error
+    assert ended.error.endswith("\nthe job was ended")
 
 
 @pytest.mark.slow

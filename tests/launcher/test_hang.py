@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import json
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from drumline.core.status import CallStatus, Phase, RankStatus
-from drumline.launcher.hang import explain_hang
+from drumline.launcher.activity import RankActivity
+from drumline.launcher.hang import HangWatch, explain_hang
 from drumline.launcher.stacks import Stacks, parse_stacks
+from sshd import wait_until
 
 DUMP = """Thread 0x00007f01 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
@@ -31,18 +37,21 @@ def call(seq, op="all_reduce", *, ended=True, nbytes=1_000_000, group="0", in_ba
     )
 
 
-def status(rank, *calls, phase=Phase.OTHER, groups=None, pid=None):
-    return RankStatus(
+def status(rank, *calls, groups=None, **known):
+    """What rank `rank` does, which has called `calls`."""
+    seen = RankStatus(
         rank=rank,
-        pid=pid or os.getpid(),
+        pid=1,
         beats=1,
         beat_ns=1,
-        phase=phase,
+        phase=Phase.OTHER,
         step=41,
         step_ns=10**7,
         calls=list(calls),
         groups=groups or {"0": (0, 1, 2, 3)},
     )
+    usual = {"alive": True, "stopped": False, "idle_s": 7.0, "quiet_s": 7.0}
+    return RankActivity(status=seen, **{**usual, **known})
 
 
 def waiting(rank, seq=42, **options):
@@ -54,7 +63,7 @@ STACKS = {rank: parse_stacks(rank, DUMP) for rank in range(4)}
 
 def test_one_rank_has_not_come():
     ranks = [waiting(0), waiting(1), waiting(2), status(3, call(41))]
-    assert explain_hang(ranks, STACKS, 4) == (
+    assert explain_hang(ranks, STACKS) == (
         "rank 3 has not called all_reduce #42 (gradients, 1 MB) that ranks 0, 1 and 2 wait in; it "
         "is in loader.py:88 (read)",
         3,
@@ -63,11 +72,9 @@ def test_one_rank_has_not_come():
 
 def test_one_rank_called_something_else():
     ranks = [waiting(0), waiting(1), waiting(2, op="broadcast", nbytes=40, in_backward=False)]
-    ranks = [
-        RankStatus(**{**vars(each), "groups": {"0": (0, 1, 2)}})  # three of them
-        for each in ranks
-    ]
-    what, rank = explain_hang(ranks, STACKS, 3)
+    for each in ranks:
+        each.status.groups["0"] = (0, 1, 2)  # three of them
+    what, rank = explain_hang(ranks, STACKS)
     assert rank == 2
     assert what == (
         "mismatch: rank 2 called broadcast #42 (40 B) where ranks 0 and 1 called all_reduce #42 "
@@ -78,27 +85,27 @@ def test_one_rank_called_something_else():
 def test_a_mismatch_that_did_not_stop_the_odd_rank():
     """The root of a broadcast need not wait: it may be in the next call already."""
     odd = status(1, call(41), call(42, "broadcast"), call(43, ended=False))
-    what, rank = explain_hang([waiting(0), odd, waiting(2), waiting(3)], STACKS, 4)
+    what, rank = explain_hang([waiting(0), odd, waiting(2), waiting(3)], STACKS)
     assert rank == 1
     assert what.startswith("mismatch: rank 1 called broadcast #42")
 
 
 def test_other_sizes_are_a_mismatch():
     ranks = [waiting(0), waiting(1, nbytes=12), waiting(2), waiting(3)]
-    what, rank = explain_hang(ranks, STACKS, 4)
+    what, rank = explain_hang(ranks, STACKS)
     assert rank == 1
     assert "all_reduce #42 (gradients, 12 B) where ranks 0, 2 and 3" in what
 
 
 def test_a_rank_that_left():
-    ranks = [waiting(0), waiting(1), waiting(2), status(3, call(41), phase=Phase.ENDED)]
-    what, rank = explain_hang(ranks, STACKS, 4)
+    ranks = [waiting(0), waiting(1), waiting(2), status(3, call(41), alive=False)]
+    what, rank = explain_hang(ranks, STACKS)
     assert rank == 3
     assert what.startswith("rank 3 has ended without calling all_reduce #42")
 
 
 def test_a_rank_of_another_machine_is_not_accused():
-    what, rank = explain_hang([waiting(0), waiting(1), waiting(2)], STACKS, 4)
+    what, rank = explain_hang([waiting(0), waiting(1), waiting(2)], STACKS)
     assert rank is None
     assert what.endswith("; what rank 3 does is not known on this machine")
 
@@ -113,13 +120,13 @@ def test_who_waits_for_somebody_who_waits_is_not_to_blame():
         status(2, call(41), call(42, ended=False), groups=groups),
         status(3, call(6, group="1"), groups=groups),
     ]
-    what, rank = explain_hang(ranks, STACKS, 4)
+    what, rank = explain_hang(ranks, STACKS)
     assert rank == 3
     assert what.startswith("rank 3 has not called all_reduce #7 of group 1")
 
 
 def test_all_have_come_and_none_goes_on():
-    what, rank = explain_hang([waiting(rank) for rank in range(4)], STACKS, 4)
+    what, rank = explain_hang([waiting(rank) for rank in range(4)], STACKS)
     assert rank is None
     assert "which all of its ranks have called: the network between them" in what
 
@@ -127,14 +134,71 @@ def test_all_have_come_and_none_goes_on():
 def test_a_message_that_nobody_sends():
     groups = {"0>1": (0, 1)}
     receiver = status(1, call(1, "recv", group="0>1", ended=False), groups=groups)
-    what, rank = explain_hang([status(0, groups=groups), receiver], STACKS, 2)
+    what, rank = explain_hang([status(0, groups=groups), receiver], STACKS)
     assert rank == 0
     assert what.startswith("rank 0 has not called recv #1 from rank 0 to rank 1")
 
 
 def test_without_any_call():
-    what, rank = explain_hang([status(0)], {0: Stacks(rank=0, silent="it has ended")}, 1)
+    what, rank = explain_hang([status(0)], {0: Stacks(rank=0, silent="it has ended")})
     assert (what, rank) == ("no rank makes progress: rank 0 tells nothing: it has ended", 0)
+
+
+def test_a_rank_that_was_stopped():
+    ranks = [waiting(0), waiting(1), waiting(2), status(3, call(41), stopped=True)]
+    what, rank = explain_hang(ranks, STACKS)
+    assert rank == 3
+    assert what.endswith("; it is stopped by a signal (SIGSTOP)")
+
+
+def test_what_ranks_do_travels_between_nodes():
+    ranks = [waiting(0), status(3, call(41), groups={"0": (0, 3), "1>2": (1, 2)}, alive=False)]
+    sent = json.loads(json.dumps([rank.to_json() for rank in ranks]))
+    assert [RankActivity.from_json(each) for each in sent] == ranks
+
+
+def idle(seconds, *, step=41, step_s=0.01):
+    """Two ranks, the last to make progress of which did so some seconds ago."""
+    ranks = [waiting(0), status(1, call(41))] if step else [status(0), status(1)]
+    times = {"idle_s": seconds, "quiet_s": seconds}
+    return [
+        replace(r, **times, status=replace(r.status, step=step, step_ns=int(step_s * 1e9)))
+        for r in ranks
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hang"),
+    [
+        (idle(4.9), False),
+        (idle(5.1), True),
+        (idle(5.1, step_s=2), False),  # steps usually take longer
+        (idle(6.1, step_s=2), True),
+        (idle(49, step=0), False),  # it loads, or waits for a person
+        (idle(51, step=0), True),
+        ([], False),
+        ([status(0, call(1), alive=False)], False),
+    ],
+)
+def test_when_idle_ranks_are_suspected(ranks, hang):
+    assert HangWatch(5.0).suspects(ranks) is hang
+
+
+def test_a_hang_is_told_once_and_again_when_ranks_went_on_meanwhile():
+    watch, hangs = HangWatch(0.01), idle(5.1)
+    assert watch.suspects(hangs)
+    assert watch.find(hangs, STACKS) is watch.hang
+    assert not watch.suspects(idle(6.1))
+    assert watch.hang is not None
+    assert not watch.suspects(idle(0))
+    assert watch.hang is None
+
+
+def test_who_saves_a_checkpoint_hangs_only_after_very_long():
+    saves = parse_stacks(1, DUMP.replace("loader.py", "torch/serialization.py"))
+    watch = HangWatch(5.0)
+    assert watch.find(idle(6), {1: saves}) is None
+    assert watch.find(idle(51), {1: saves}) is not None
 
 
 def test_the_main_thread_is_the_last_that_is_listed():
@@ -183,15 +247,54 @@ def script(drumline):
     return "faults.py"
 
 
+def line_of(text: str) -> int:
+    return FAULTS.splitlines().index(text) + 1
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
 STOP = ("--hang-after", "2", "--on-hang", "stop")
 
 
 def test_a_hang_is_named_and_may_end_the_run(drumline, script):
     answer = drumline("run", "-j", "3", *STOP, script, "sleep")
-    line = FAULTS.splitlines().index("        time.sleep(300)") + 1
+    line = line_of("        time.sleep(300)")
     assert answer.code == 1
     assert "rank 1 has not called all_reduce #" in answer.err
     assert f"ranks 0 and 2 wait in; it is in faults.py:{line} (deed)" in answer.err
+
+
+def test_where_ranks_are_is_told_at_any_time(drumline, script):
+    run = drumline.start("run", "-j", "2", "--hang-after", "0", script, "sleep")
+    asked = drumline.folder / "runs" / "faults-1"
+    wait_until(lambda: '"step":7,' in read(asked / "events" / "rank-1.jsonl"), "steps", 60)
+    time.sleep(0.5)
+    answer = drumline("stacks", "faults-1")
+    assert answer.code == 0, answer.err
+    line, outer = line_of("        time.sleep(300)"), line_of("        deed(sys.argv[1])")
+    sentence = (
+        f"rank 1 has not called all_reduce #14 (gradients, 1 MB) that rank 0 waits in; it is in "
+        f"faults.py:{line} (deed)"
+    )
+    told = answer.out.splitlines()
+    assert told[0] == sentence
+    assert f"rank 1, after step 7: {drumline.folder}/faults.py:{line} in deed" in told
+    assert told[-1].endswith(f"faults.py:{outer} in <module>"), (
+        "what started the script is left out"
+    )
+    assert drumline("stacks", "faults-1", "--json").json["rank"] == 1
+    run.send_signal(signal.SIGQUIT)
+    lines = []
+    while " ".join(lines).count("Current thread") < 2:  # the stacks of all threads of both
+        lines.append(run.stdout.readline())
+        assert lines[-1], run.stderr.read()
+    assert lines[0] == sentence + "\n"
+    assert lines[1].startswith("rank 0, after step 7, in all_reduce #14: ")
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode == 130
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What `drumline run` says of a run that hangs, and `drumline stacks`: where each rank is."""
+"""What `drumline run` says of a run that hangs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rich.console import Console
 
-from drumline.cli.app import print_json, print_text
+from drumline.cli.app import print_text
 from drumline.cli.commands.train import ObserveOptions
 from drumline.core.errors import UsageError, WorkerError
 from drumline.core.rundir import EventWriter, RunDir
-from drumline.core.status import read_status
-from drumline.launcher.hang import Hang, HangWatch, say_hang
-from drumline.launcher.runs import RUNS
-from drumline.launcher.stacks import Stacks, ask_stacks
+from drumline.launcher.activity import ActivityWatch, look_at_ranks
+from drumline.launcher.hang import Hang, HangWatch, say_hang, say_stacks
+from drumline.launcher.stacks import ask_stacks, observed_ranks
 
-_NO_SIGN = "there is no sign of a rank that is observed"
+
+def check_on_hang(word: str) -> Literal["report", "stop"]:
+    """Check what `--on-hang` says."""
+    if word not in ("report", "stop"):
+        raise UsageError(f"--on-hang {word}: write report or stop")
+    return "stop" if word == "stop" else "report"
 
 
 @dataclass
@@ -33,11 +38,11 @@ class HangReporter:
     _asked: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        if self.options.on_hang not in ("report", "stop"):
-            raise UsageError(f"--on-hang {self.options.on_hang}: write report or stop")
-        watched = self.options.ledger and self.options.hang_after > 0
+        check_on_hang(self.options.on_hang)
         after_s = self.options.hang_after
-        self._watch = HangWatch(self.run, self.world_size, after_s) if watched else None
+        self._watched = self.options.ledger and after_s > 0
+        self._activity = ActivityWatch(self.run, range(self.world_size), after_s)
+        self._watch = HangWatch(after_s)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -56,11 +61,20 @@ class HangReporter:
         """
         if self._asked.is_set():
             self._asked.clear()
-            for rank, stacks in ask_stacks(self.run, range(self.world_size)).items():
-                print_text(self.console, f"rank {rank}:\n{stacks.text or stacks.silent}")
-        hang = self._watch.look() if self._watch else None
-        if hang is not None:
-            self._tell(hang)
+            self._tell_stacks()
+        if not self._watched:
+            return
+        ranks = self._activity.look()
+        if self._watch.suspects(ranks):
+            hang = self._watch.find(ranks, ask_stacks(self.run, range(self.world_size)))
+            if hang is not None:
+                self._tell(hang)
+
+    def _tell_stacks(self) -> None:
+        ranks = observed_ranks(self.run)
+        stacks = ask_stacks(self.run, ranks)
+        said = say_stacks(look_at_ranks(self.run, ranks), stacks, whole=True)
+        print_text(self.console, said or "there is no rank that is observed")
 
     def _tell(self, hang: Hang) -> None:
         with EventWriter(self.run.launcher_events) as events:
@@ -68,40 +82,3 @@ class HangReporter:
         if self.options.on_hang == "stop":
             raise WorkerError(f"{say_hang(hang)}\nthe run was ended; stacks: {self.run.logs}")
         print_text(self.console, f"{say_hang(hang)}\nall stacks: {self.run.logs}/rank-*.stacks")
-
-
-def stacks_command(name: str, *, whole: bool, as_json: bool) -> None:
-    """Run `drumline stacks`: tell where each rank of a run on this machine is."""
-    run = RunDir.open(name, root=RUNS)
-    ranks = sorted(int(path.stem.partition("-")[2]) for path in run.events.glob("rank-*.status"))
-    if not ranks:
-        raise UsageError(
-            f"{run.path.name}: {_NO_SIGN} on this machine; start the script with drumline run, and "
-            f"without --no-ledger"
-        )
-    found = ask_stacks(run, ranks)
-    if as_json:
-        print_json([_plain(run, rank, stacks) for rank, stacks in sorted(found.items())])
-        return
-    console = Console()
-    for rank, stacks in sorted(found.items()):
-        print_text(console, f"{_doing(run, rank)}: {stacks.silent or stacks.place}")
-        shown = (
-            stacks.text.rstrip() if whole else "\n".join(f"    {frame}" for frame in stacks.main)
-        )
-        if shown:
-            print_text(console, shown)
-
-
-def _doing(run: RunDir, rank: int) -> str:
-    """Say which step a rank is in, and what it waits for."""
-    status = read_status(run.rank_status(rank), rank)
-    if status is None:
-        return f"rank {rank}"
-    waits = "".join(f", in {call.op} #{call.seq}" for call in status.waits_in[:1])
-    return f"rank {rank}, after step {status.step}{waits}"
-
-
-def _plain(run: RunDir, rank: int, stacks: Stacks) -> dict[str, object]:
-    frames = [{"file": f.path, "line": f.line, "function": f.function} for f in stacks.main]
-    return {"rank": rank, "silent": stacks.silent, "doing": _doing(run, rank), "main": frames}

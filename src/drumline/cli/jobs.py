@@ -30,7 +30,14 @@ from drumline.cluster.files.pull import Pulled
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs import services
 from drumline.cluster.jobs.follow import JobFollower, follow_to_end
-from drumline.cluster.jobs.submit import ResultsPuller, cancel, newest_job, status, submit
+from drumline.cluster.jobs.submit import (
+    ResultsPuller,
+    StateNotice,
+    cancel,
+    newest_job,
+    status,
+    submit,
+)
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Reporter
@@ -104,7 +111,7 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
                 workers = each["state"]["workers"] or each["workers"]
                 if each["id"] == job_id and workers is not None:  # else it is not known yet
                     refuse_rank(job_id, rank, range(len(each["addresses"]) * int(workers)))
-        follower = JobFollower(job_id, printer, rank=rank)
+        follower = JobFollower(job_id, printer, changed=StateNotice(print_note), rank=rank)
         if not follow:
             await follower.run(fleet.remotes, once=True)
             return 0
@@ -154,7 +161,8 @@ def _job_table(jobs: list[Message], *, narrow: bool) -> Table:
         took = "" if state.started is None else format_seconds(seconds)
         code = "" if state.code is None else str(state.code)
         title = () if narrow else (str(job["title"]),)
-        table.add_row(str(job["id"]), state.phase, code, took, *title)
+        phase = "hangs" if state.hang else state.phase
+        table.add_row(str(job["id"]), phase, code, took, *title)
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,27 +12,39 @@ from rich.console import Console
 
 from drumline.cli.cluster_display import Printer, print_end, print_note
 from drumline.cli.commands.jobs import SubmitOptions
+from drumline.cli.commands.train import ObserveOptions
 from drumline.cli.display import Display, build_display, print_result
+from drumline.cli.hang import check_on_hang
+from drumline.cluster.jobs.follow import RunView
 from drumline.cluster.jobs.submit import JobSubmission
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.core.errors import InterruptError, UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.task import MODULE
-from drumline.node.job import Request
+from drumline.node.job import JobState, Request
+from drumline.report.progress import RunProgress
 from drumline.spec.load import dump_spec, load_spec, read_run_spec
 
 _SPEC_ENDS = (".yaml", ".yml")
 
 
-def submit_command(script: str, args: list[str], which: str | None, options: SubmitOptions) -> None:
+def submit_command(
+    script: str,
+    args: list[str],
+    which: str | None,
+    options: SubmitOptions,
+    observe: ObserveOptions,
+) -> None:
     """Run `drumline submit`: run a script or a spec on all nodes of the cluster."""
     spec, home = find_cluster(which)
     if options.resume is not None and (options.module or not script.endswith(_SPEC_ENDS)):
         raise UsageError("--resume is for a SPEC.yaml; a script finds its own checkpoints")
-    request = _request(spec, script, args, options)
+    request = _request(spec, script, args, options, observe)
     submission = JobSubmission(spec, home, request, note=print_note)
     job_id = submission.job_id
-    view = TrainingView(submission.folder) if request.spec else None
+    view: RunView | None = ScriptView(submission.folder) if observe.ledger else None
+    if request.spec:
+        view = TrainingView(submission.folder)
     try:
         state = submission.run(Printer(), view=view, detach=options.detach, resume=options.resume)
     except KeyboardInterrupt:
@@ -51,7 +64,13 @@ def submit_command(script: str, args: list[str], which: str | None, options: Sub
         sys.exit(code)
 
 
-def _request(spec: ClusterSpec, script: str, args: list[str], options: SubmitOptions) -> Request:
+def _request(
+    spec: ClusterSpec,
+    script: str,
+    args: list[str],
+    options: SubmitOptions,
+    observe: ObserveOptions,
+) -> Request:
     module, restarts = options.module, options.restarts
     wanted = options.workers if options.workers is not None else spec.workers
     count = None if wanted == "auto" else int(wanted)
@@ -60,8 +79,14 @@ def _request(spec: ClusterSpec, script: str, args: list[str], options: SubmitOpt
         return Request(spec=dump_spec(run), title=run.name, workers=count, restarts=restarts)
     if not module and not Path(script).is_file():
         raise UsageError(f"no script {script} here; name one below {Path.cwd()}, or a SPEC.yaml")
-    argv = (MODULE, script, *args) if module else (path_from_here(script), *args)
-    return Request(argv=argv, workers=count, restarts=restarts)
+    return Request(
+        argv=(MODULE, script, *args) if module else (path_from_here(script), *args),
+        workers=count,
+        restarts=restarts,
+        observed=observe.ledger,
+        hang_after_s=observe.hang_after,
+        on_hang=check_on_hang(observe.on_hang),
+    )
 
 
 def path_from_here(script: str) -> str:
@@ -82,8 +107,36 @@ def path_from_here(script: str) -> str:
     )
 
 
+class ScriptView:
+    """Names who is slow in a script's job while its events are pulled (`RunView`)."""
+
+    results = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._progress: RunProgress | None = None
+
+    def update(self) -> None:
+        """Read what is new, as soon as it is known how many ranks there are."""
+        if self._progress is None:
+            with contextlib.suppress(OSError, ValueError):
+                state = JobState.from_json(json.loads((self.folder / "state.json").read_text()))
+                manifest = json.loads((self.folder / "run" / "manifest.json").read_text())
+                ranks = manifest["nodes"] * (state.workers or 0)
+                self._progress = RunProgress(RunDir(self.folder / "run"), ranks) if ranks else None
+        if self._progress is not None:
+            self._progress.update()
+            if straggler := self._progress.name_straggler():
+                print_note(straggler)
+
+    def close(self) -> None:
+        """Nothing is drawn."""
+
+
 class TrainingView:
     """Draws the run of a job while it is pulled (`RunView`)."""
+
+    results = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -26,6 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import Self
+
+from drumline.core.json_lines import Message, Record
 
 STACKS_SIGNAL = signal.SIGRTMIN + 9
 """makes an observed rank write the Python stacks of its threads, whatever it is doing"""
@@ -54,7 +57,7 @@ class Phase(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallStatus:
+class CallStatus(Record):
     """One collective or message of a rank: the `seq`-th of its group."""
 
     group: str
@@ -69,7 +72,7 @@ class CallStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankStatus:
+class RankStatus(Record):
     """What a rank's status file said when it was read."""
 
     rank: int
@@ -89,9 +92,27 @@ class RankStatus:
         """The calls that have begun and not ended, oldest first."""
         return sorted((call for call in self.calls if not call.ended_ns), key=_began)
 
+    @property
+    def doing(self) -> str:
+        """Which step it is in, and what it waits for, in words."""
+        waits = "".join(f", in {call.op} #{call.seq}" for call in self.waits_in[:1])
+        return f"rank {self.rank}, after step {self.step}{waits}"
+
     def call(self, group: str, seq: int) -> CallStatus | None:
         """Return a call by its number in a group, if it has begun and is not long ago."""
         return next((c for c in self.calls if (c.group, c.seq) == (group, seq)), None)
+
+    def to_json(self) -> Message:
+        """Return the fields as plain values."""
+        return {**vars(self), "calls": [call.to_json() for call in self.calls]}
+
+    @classmethod
+    def from_json(cls, values: Message) -> Self:
+        """Read it back."""
+        calls = [CallStatus.from_json(call) for call in values["calls"]]
+        groups = {name: tuple(members) for name, members in values["groups"].items()}
+        phase = Phase(values["phase"])
+        return cls(**{**values, "calls": calls, "groups": groups, "phase": phase})
 
 
 def _began(call: CallStatus) -> int:

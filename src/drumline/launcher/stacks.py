@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from drumline.core.json_lines import Message
 from drumline.core.processes import is_stopped
 from drumline.core.rundir import RunDir
 from drumline.core.status import STACKS_SIGNAL, Phase, read_status
@@ -26,6 +27,8 @@ _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.*:")
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)", re.MULTILINE)
 _PACKAGE = str(Path(__file__).parents[1])
+_STARTS = ("drumline/agent/", "drumline/observe.py", "<string>", "<frozen ")
+"""by which a program was started: of no interest at the end of its stack"""
 _LIBRARIES = (sysconfig.get_path("stdlib"), "-packages/", "<frozen ", "<string>", _PACKAGE)
 
 
@@ -63,6 +66,11 @@ class Stacks:
         """Where the user's own code is, or else where the main thread is."""
         own = [frame for frame in self.main if not frame.of_library]
         return next(iter(own or self.main), None)
+
+
+def observed_ranks(run: RunDir) -> list[int]:
+    """Return the ranks of a run that are observed on this host."""
+    return sorted(int(path.stem.partition("-")[2]) for path in run.events.glob("rank-*.status"))
 
 
 def ask_stacks(run: RunDir, ranks: Sequence[int]) -> dict[int, Stacks]:
@@ -111,7 +119,19 @@ def parse_stacks(rank: int, text: str, silent: str = "") -> Stacks:
         elif match := _FRAME.match(line):
             path, number, function = match.group("path", "line", "function")
             frames.append(Frame(path=path, line=int(number), function=function))
+    while len(frames) > 1 and any(start in frames[-1].path for start in _STARTS):
+        frames.pop()
     return Stacks(rank=rank, main=tuple(frames), text=text)
+
+
+def stacks_to_json(stacks: Mapping[int, Stacks]) -> Message:
+    """Return ranks' stacks as plain values."""
+    return {str(rank): [each.text, each.silent] for rank, each in stacks.items()}
+
+
+def stacks_from_json(values: Message) -> dict[int, Stacks]:
+    """Read ranks' stacks back."""
+    return {int(rank): parse_stacks(int(rank), *each) for rank, each in values.items()}
 
 
 def _caught(pid: int) -> int | None:

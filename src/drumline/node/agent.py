@@ -106,6 +106,7 @@ def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
         restarts=terms.restarts,
         timeout_s=terms.timeout_s,
         script=job.argv,
+        observed=job.observed,
         folder=str(folder.work),
         variables=variables_for(job, terms.workers),
     )

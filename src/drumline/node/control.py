@@ -3,6 +3,7 @@
     python -m drumline.node.control R status               all jobs that it knows, a line each
     python -m drumline.node.control R cancel ID            end a job on all nodes; its last state
     python -m drumline.node.control R tail ID [OPTIONS]    what its ranks print, as it comes
+    python -m drumline.node.control R stacks ID            where each of its ranks here is
 
 `cancel` works on any node of the job: a follower forwards it to the leader. `tail` ends when the
 job has:
@@ -32,6 +33,8 @@ from pathlib import Path
 from drumline.core.errors import DrumlineError
 from drumline.core.files import GrowingFile
 from drumline.core.json_lines import JsonStream, Message
+from drumline.launcher.activity import look_at_ranks
+from drumline.launcher.stacks import ask_stacks, observed_ranks, stacks_to_json
 from drumline.node.job import JobFolder, JobState, all_jobs
 from drumline.node.runner import TIMES
 
@@ -153,7 +156,7 @@ def main(argv: list[str]) -> int:
     """Answer one question of the laptop's about the jobs on this node."""
     parser = argparse.ArgumentParser(prog="python -m drumline.node.control")
     parser.add_argument("root", type=Path)
-    parser.add_argument("command", choices=("status", "cancel", "tail"))
+    parser.add_argument("command", choices=("status", "cancel", "tail", "stacks"))
     parser.add_argument("job", nargs="?", default="")
     parser.add_argument("--from", dest="offsets", type=json.loads, default={})
     parser.add_argument("--rank", type=int)
@@ -171,6 +174,11 @@ def main(argv: list[str]) -> int:
         folder = JobFolder(options.root, options.job)
         if options.command == "cancel":
             stream.send(state=_cancel_job(folder).to_json())
+        elif options.command == "stacks":
+            folder.read_job()
+            ranks = observed_ranks(folder.run)
+            activities = [rank.to_json() for rank in look_at_ranks(folder.run, ranks)]
+            stream.send(ranks=activities, stacks=stacks_to_json(ask_stacks(folder.run, ranks)))
         else:
             offsets = {int(rank): int(offset) for rank, offset in options.offsets.items()}
             tail = Tail(folder, offsets=offsets, rank=options.rank)

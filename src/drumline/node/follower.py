@@ -8,6 +8,7 @@ import time
 from drumline.core.errors import ClusterError
 from drumline.core.json_lines import Message
 from drumline.node.agent import JobAgent, Terms, build_task
+from drumline.node.hangs import IdleReporter
 from drumline.node.job import JobFolder
 from drumline.node.peer import PeerConnection, connect_to_leader
 from drumline.node.runner import TICK_S, Over, Runner, explain_failure
@@ -27,6 +28,7 @@ class Follower(Runner):
         self._peer: PeerConnection | None = None
         self._due: Message | None = None
         """the message to start, until this node is free of the job before"""
+        self._idle: IdleReporter | None = None
         self._reported = False
         self._stopping = False
 
@@ -77,7 +79,9 @@ class Follower(Runner):
                     return Over(message["phase"], error, code, rank=message["rank"])
                 self._handle(message)
             if self._due is not None and self.take_node():
-                self._start(self._due)
+                self._start(self._due, peer)
+            if self._idle is not None and not self._stopping:
+                self._idle.tick()
             self.maintain()
             self._report_end(peer)
             if peer.lost is not None:
@@ -95,12 +99,14 @@ class Follower(Runner):
             case "start":
                 self._due = message
                 self.warm_up()
+            case "stacks" if self._idle is not None:
+                self._idle.answer()
             case "stop":
                 self._stopping = True
                 self._due = None
                 self.agent.stop()
 
-    def _start(self, message: Message) -> None:
+    def _start(self, message: Message, peer: PeerConnection) -> None:
         """Leave the note that this node's agent looks for, and start it."""
         self._due = None
         terms = Terms.from_json(message)
@@ -110,6 +116,8 @@ class Follower(Runner):
         (self.run_dir.rendezvous / "agents").write_text(str(message["port"]))
         self.folder.note(phase="running", started=time.time(), workers=terms.workers)
         self.agent.start(build_task(self.job, self.folder, terms))
+        if (ranks := self.watched_ranks()) is not None:
+            self._idle = IdleReporter(ranks, peer)
 
     def _report_end(self, peer: PeerConnection) -> None:
         """Report to the leader how this node's agent ended, and what its ranks said."""

@@ -65,6 +65,11 @@ class Request(Record):
     timeout_s: float = 300.0
     """how long agents wait for each other at the start (a spec has its own)"""
     restarts: int = 0
+    observed: bool = True
+    """whether steps and collectives of a script are noted"""
+    hang_after_s: float = 5.0
+    """how long ranks of a script may make no progress; 0: as long as they like"""
+    on_hang: Literal["report", "stop"] = "report"
     keep_warm: bool = True
     """whether an agent that has loaded torch is to wait on each node for the next job"""
 
@@ -111,6 +116,8 @@ class JobState(Record):
     """what went wrong first, for a person"""
     rank: int | None = None
     """the rank that failed first"""
+    hang: str | None = None
+    """what its ranks wait for, while they make no progress"""
 
     @property
     def over(self) -> bool:

@@ -4,7 +4,8 @@
     (2) all nodes are here     each follower has connected, and proved that it belongs to the job
     (3) it starts its agent    which opens the store of the agents, and notes the port
     (4) it tells the followers the port; their agents start
-    (5) it watches             the first failure, lost node or cancellation ends the job on all
+    (5) it watches             the first failure, lost node or cancellation ends the job on all;
+                               a hang is told, or ends it, too (`hangs`)
     (6) it judges              from what all nodes tell of their ranks; that is the job's state
 
 `submit` starts it, or hands the job to one that waits (`handoff`).
@@ -23,8 +24,10 @@ from collections.abc import Callable
 from drumline.core.errors import DrumlineError, RunDirError
 from drumline.core.json_lines import Message
 from drumline.core.rundir import FAILURE
+from drumline.launcher.hang import say_hang
 from drumline.launcher.outcome import RunOutcome
 from drumline.node.agent import JobAgent, build_task, exit_code_of, settle_terms, write_reports
+from drumline.node.hangs import JobHangWatch
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.peer import PeerConnection, accept_follower
 from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain_failure
@@ -55,6 +58,7 @@ class Leader(Runner):
         self._peers: dict[int, PeerConnection] = {}
         self._here: set[int] = set()
         self._codes: dict[int, int] = {}
+        self._hangs: JobHangWatch | None = None
         self._ending = False
         self._started = 0.0
 
@@ -100,6 +104,8 @@ class Leader(Runner):
         port = int(port_file.read_text()) if port_file.exists() else 0
         for peer in self._peers.values():
             peer.send("start", port=port, **terms.to_json())  # (4)
+        if (ranks := self.watched_ranks()) is not None:
+            self._hangs = JobHangWatch(self.job, ranks, self._peers)
 
     def _watch(self) -> None:
         """Wait until all agents have ended well, or one has not (5)."""
@@ -203,6 +209,8 @@ class Leader(Runner):
     def _check(self) -> None:
         if self.is_cancelled():
             raise Over("cancelled", "the job was cancelled", CANCELLED)
+        if self._hangs is not None:
+            self._look_for_hang(self._hangs)
         for node, peer in self._peers.items():
             if peer.lost is not None:
                 raise Over(
@@ -218,6 +226,18 @@ class Leader(Runner):
                 f"node{'' if len(missing) == 1 else 's'} {names} did not connect to the leader at "
                 f"{self.job.addresses[0]} within {COME_S:g} s; can the nodes reach each other?",
             )
+
+    def _look_for_hang(self, watch: JobHangWatch) -> None:
+        """Note in the job's state that its ranks hang, or do no more; `Over` if that ends it."""
+        before = watch.hang
+        watch.tick()
+        hang = watch.hang
+        if hang is before:
+            return
+        said = None if hang is None else say_hang(hang)
+        if hang is not None and self.job.on_hang == "stop":
+            raise Over("failed", f"{said}\nthe job was ended", rank=hang.rank)
+        self.folder.note(hang=said)
 
     def _accept(self) -> None:
         """Find out who is there, beside the loop: somebody may say nothing."""
@@ -244,6 +264,8 @@ class Leader(Runner):
             case "ended":
                 self._codes[peer.node] = int(message["code"])
                 write_reports(self.run_dir, message["told"], ahead_s=peer.ahead_s)
+            case "idle" | "stacks" if self._hangs is not None:
+                self._hangs.take(peer.node, message)
             case "broken" if not self._ending:
                 raise Over("failed", f"node {peer.node}: {message['error']}", message["code"])
             case "cancel" if not self._ending:

@@ -24,6 +24,7 @@ from drumline.core.processes import exit_at_once
 from drumline.launcher.preflight import list_gpus
 from drumline.node.agent import JobAgent, preloads_for, variables_for
 from drumline.node.folder import BusySign
+from drumline.node.hangs import NodeRanks
 from drumline.node.job import Job, JobFolder, Phase
 
 TICK_S = 0.05
@@ -87,6 +88,13 @@ class Runner:
             self.run_dir.spec_file.write_text(spec, encoding="utf-8")
         self.run_dir.write_json("manifest.json", {**manifest, "job": self.job.id})
 
+    def watched_ranks(self) -> NodeRanks | None:
+        """Return this node's ranks; None where nobody looks whether they hang."""
+        job = self.job
+        if not (job.argv and job.observed and job.hang_after_s > 0):
+            return None
+        return NodeRanks(job, self.run_dir, self.workers)
+
     def take_node(self) -> bool:
         """Take the node, once no other job's ranks are on it; `Over` if they do not go."""
         now = time.monotonic()
@@ -140,7 +148,7 @@ class Runner:
     def end_with(self, ending: Message) -> None:
         """Leave nothing of the agents' rendezvous, and write the job's last state."""
         shutil.rmtree(self.run_dir.rendezvous, ignore_errors=True)
-        self.folder.note(**ending)
+        self.folder.note(**ending, hang=None)
 
 
 def explain_failure(error: BaseException, log: Path) -> Over:

@@ -60,6 +60,8 @@ def list_job(job: Path) -> Iterator[ListedFile]:
             continue
         if name.startswith("run/") and "/." in name:  # half written
             continue
+        if name.startswith("run/events/") and name.endswith(".status"):  # of this moment
+            continue
         if name.startswith("work/") and (found.st_ctime_ns, found.st_mtime_ns) < (since, since):
             continue
         yield ListedFile(file=name, bytes=found.st_size, mtime=found.st_mtime_ns)

@@ -10,6 +10,7 @@ import typer
 
 from drumline.cli.app import REST_IS_THEIRS, Json, Module, app
 from drumline.cli.commands.cluster import PANEL, Which
+from drumline.cli.commands.train import ObserveOptions
 
 Job = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Default: the newest.")]
 Browser = Annotated[bool, typer.Option(help="Open the page in the browser.")]
@@ -39,6 +40,7 @@ class SubmitOptions:
 def submit(
     script: Annotated[str, typer.Argument(help="A PyTorch script, or a spec (SPEC.yaml).")],
     options: SubmitOptions,
+    observe: ObserveOptions,
     args: Annotated[
         list[str] | None, typer.Argument(help="The script's arguments, or KEY=VALUE for a spec.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, app, data_app, print_json
+from drumline.cli.commands.cluster import Which
 from drumline.report.page.translator import Language
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]
@@ -47,16 +48,18 @@ def trace(
     """
 
 
-@app.command(calls="hang:stacks_command")
+@app.command(calls="stacks:stacks_command")
 def stacks(
-    name: RunName,
+    name: Annotated[str, typer.Argument(metavar="RUN", help="A run here, or a cluster's job.")],
     whole: Annotated[bool, typer.Option("--all", help="The stacks of all threads.")] = False,
+    which: Which = None,
     as_json: Json = False,
 ) -> None:
     """Tell where each rank of a running script is: its step, its collective, its Python stack.
 
-    Example:
+    Examples:
         drumline stacks train-1
+        drumline stacks train-3f9a01 --all   (a job of the cluster)
     """
 
 

@@ -67,7 +67,7 @@ class JobFollower:
     rank: int | None = None
     """the only one to show, unless None"""
     view: RunView | None = None
-    """draws the training of a job while `follow_to_end` follows it"""
+    """draws the job's run while `follow_to_end` follows it"""
     _offsets: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
     _held: list[OutputLine] | None = field(default=None, init=False)
     _waiting: set[int] = field(default_factory=set, init=False)
@@ -197,9 +197,7 @@ async def follow_to_end(
     `sessions` stream the job already.
     """
     try:
-        if sessions:
-            return await follower.listen(sessions)
-        return await _follow(fleet, follower)
+        return await _follow(fleet, follower, sessions)
     except HostError as error:
         lost, told, until = error, "", time.monotonic() + _RETRY_S
     while time.monotonic() < until:
@@ -223,10 +221,12 @@ async def follow_to_end(
     raise lost
 
 
-async def _follow(fleet: Fleet, follower: JobFollower) -> JobState:
+async def _follow(
+    fleet: Fleet, follower: JobFollower, sessions: Sequence[NodeSession] = ()
+) -> JobState:
     view, remotes = follower.view, fleet.remotes
     async with live_view(view, remotes, follower.job_id) if view else contextlib.nullcontext():
-        return await follower.run(remotes)
+        return await (follower.listen(sessions) if sessions else follower.run(remotes))
 
 
 _EVERY_S = 0.5
@@ -243,6 +243,8 @@ class RunView(Protocol):
 
     folder: Path
     """the job's, where its results are pulled to"""
+    results: bool
+    """whether at the run's end all else that it has left is pulled, too"""
 
     def update(self) -> None:
         """Draw what is new."""
@@ -253,7 +255,7 @@ class RunView(Protocol):
 
 @contextlib.asynccontextmanager
 async def live_view(view: RunView, remotes: Sequence[Remote], job_id: str) -> AsyncIterator[None]:
-    """Pull a job's run and draw it while the context lasts; at the run's end all of it is here."""
+    """Pull a job's run and draw it while the context lasts."""
     async with Puller(remotes, job_id, view.folder) as puller:
         over = asyncio.Event()
         drawing = asyncio.create_task(_draw(view, puller, over))
@@ -275,7 +277,7 @@ async def _draw(view: RunView, puller: Puller, over: asyncio.Event) -> None:
         last = over.is_set()
         with contextlib.suppress(ClusterError):  # the job's own connection tells of that
             pulled = await puller.pull(is_logged)
-            if last and pulled.ended:
+            if last and pulled.ended and view.results:
                 await puller.pull()
         view.update()
         with contextlib.suppress(TimeoutError):

@@ -23,7 +23,7 @@ from drumline.cluster.files import storage
 from drumline.cluster.files.pull import Pulled, Puller
 from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs.follow import JobFollower, RunView, Show, follow_to_end, is_logged
+from drumline.cluster.jobs.follow import JobFollower, RunView, Show, follow_to_end
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, connected, run_on
@@ -37,9 +37,11 @@ from drumline.cluster.ssh.remote import (
     raise_for_all,
     revive,
 )
-from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
+from drumline.core.errors import DrumlineError, HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.json_lines import Message
+from drumline.launcher.activity import RankActivity
+from drumline.launcher.stacks import Stacks, stacks_from_json
 from drumline.node.job import JOB_ID, Job, JobState, Request
 from drumline.node.storage import shown_url
 
@@ -68,7 +70,7 @@ class JobSubmission:
     ) -> JobState | None:
         """Start the job, and follow it to its end; None where it is to go on alone (`detach`).
 
-        `view`: draws the run of a job that trains by a spec.
+        `view`: draws the job's run.
         `resume`: a job whose checkpoints it goes on from.
         """
 
@@ -83,19 +85,17 @@ class JobSubmission:
                     note=self.note,
                 )
                 request = replace(request, resume=place)
-            sessions: list[NodeSession] = []
-            if detach or view is not None:
-                await submit(fleet.remotes, request, job_id=self.job_id)
-            else:
-                sessions = await start_job(fleet.remotes, request, self.job_id, follow=True)
-            self.started = True
             if detach:
+                await submit(fleet.remotes, request, job_id=self.job_id)
+                self.started = True
                 await self._keep_copies(fleet, check=False)
                 return None
+            sessions = await start_job(fleet.remotes, request, self.job_id, follow=True)
+            self.started = True
             if view is not None:
                 self.home.note_pulled(self.job_id, view.folder)
             keeping = asyncio.create_task(self._keep_copies(fleet))
-            notice = _QueueNotice(self.note)
+            notice = StateNotice(self.note)
             follower = JobFollower(self.job_id, show, changed=notice, view=view)
             try:
                 state = await follow_to_end(
@@ -104,18 +104,9 @@ class JobSubmission:
                 await keeping
             finally:
                 keeping.cancel()
-            if view is None and state.phase == "done":
-                await self._pull_logged(fleet)
             return state
 
         return run_on(connected(self.spec, self.home), work)
-
-    async def _pull_logged(self, fleet: Fleet) -> None:
-        """Bring here what the ranks of a script have logged; its results come by `pull`."""
-        self.home.note_pulled(self.job_id, self.folder)
-        with contextlib.suppress(ClusterError):  # the job has ended well all the same
-            async with Puller(fleet.remotes, self.job_id, self.folder) as puller:
-                await puller.pull(is_logged)
 
     async def _sync(self, fleet: Fleet) -> str:
         """Bring the folder to all nodes; returns what its content is known by."""
@@ -146,14 +137,19 @@ class JobSubmission:
                 )
 
 
-class _QueueNotice:
-    """Says that a job waits for others, where it does."""
+class StateNotice:
+    """Says that a job waits for others, and that its ranks hang, where they do."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
         self._timer: asyncio.TimerHandle | None = None
+        self._hang: str | None = None
 
     def __call__(self, state: JobState) -> None:
+        """Take the job's new state."""
+        if state.hang not in (None, self._hang):
+            self._note(state.hang or "")
+        self._hang = state.hang
         if self._timer is not None:
             self._timer.cancel()
         if state.phase == "queued":
@@ -193,6 +189,23 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
     """Cancel a job on all nodes of a cluster, and return the state that it then has."""
     answer = (await _ask_any(remotes, "cancel", job_id)).message or {}
     return JobState.from_json(answer["state"])
+
+
+async def ask_job_stacks(
+    remotes: Sequence[Remote], job_id: str
+) -> tuple[list[RankActivity], dict[int, Stacks]]:
+    """Ask the ranks of a cluster's job what they do, and where they are.
+
+    Raises:
+        DrumlineError: a node does not answer, or does not know the job.
+    """
+    asked = await all_of(_ask_any([remote], "stacks", job_id) for remote in remotes)
+    ranks: list[RankActivity] = []
+    stacks: dict[int, Stacks] = {}
+    for answer in (done.message or {} for done in asked):
+        ranks += [RankActivity.from_json(rank) for rank in answer["ranks"]]
+        stacks |= stacks_from_json(answer["stacks"])
+    return ranks, stacks
 
 
 async def newest_job(remotes: Sequence[Remote]) -> str:
