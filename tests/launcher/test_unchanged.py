@@ -33,7 +33,7 @@ found = {
     "main": {name: str(value).partition(" at 0x")[0] for name, value in main.items()},
     "is main": globals() is vars(sys.modules["__main__"]),
     "folder": os.getcwd(),
-    "signals": {one.name: str(signal.getsignal(one)) for one in signal.Signals},
+    "signals": {one.name: str(signal.getsignal(one)).partition("0x")[0] for one in signal.Signals},
     "masks": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt", "Threads")],
     "collector": [gc.isenabled(), gc.get_threshold(), gc.callbacks],
     "files": list_files(),
