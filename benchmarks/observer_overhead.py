@@ -35,7 +35,7 @@ STEPS = 10
 OBSERVED, PLAIN = "observed", "not observed"
 Contexts = dict[str, Callable[[], AbstractContextManager[None]]]
 ON_GPU = torch.cuda.is_available()
-WIDTHS = {"wide mlp, 2 buckets": 16384 if ON_GPU else 1536, "small mlp": 64}
+WIDTHS = {"wide mlp, 2 buckets": 28672 if ON_GPU else 1536, "small mlp": 64}
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 
 

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.skipif(
 def group(tmp_path_factory):
     torch.cuda.set_device(0)
     store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
-    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+    device = torch.device("cuda", 0)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
     dist.all_reduce(torch.ones(1, device="cuda"))
     torch.cuda.synchronize()
     yield

@@ -32,24 +32,35 @@ class Clock:
 
     def __init__(self, read: Callable[[], int] = time.monotonic_ns) -> None:
         self.read = read
-        self._events: dict[int, torch.cuda.Event] = {}
-        self._spare: list[torch.cuda.Event] = []
-        self._anchor: tuple[torch.cuda.Event, int] | None = None
+        self._events: dict[int, torch.Event] = {}
+        self._spare: list[torch.Event] = []
+        self._anchor: tuple[torch.Event, int] | None = None
         self._stream: torch.cuda.Stream | None = None
         self._anchored = 0
+        self._device: int | None = None
+        """the one GPU that moments are noted on, where a process uses several"""
         self._lock = threading.Lock()
 
     def now(self) -> int:
         """Return this moment, of the host and of what is queued in the GPU's current stream."""
         moment = self.read()
-        if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
-            event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
+        if self._queues():
+            event = self._spare.pop() if self._spare else _new_event()
             event.record()
             with self._lock:
                 while moment in self._events:
                     moment += 1
                 self._events[moment] = event
         return moment
+
+    def _queues(self) -> bool:
+        """Whether an event can be put into the current stream of the GPU that is noted."""
+        if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+            return False
+        device = torch.cuda.current_device()
+        if self._device is None:
+            self._device = device
+        return device == self._device
 
     def end_of(self, future: torch.futures.Future[object]) -> int:
         """Return the moment at which a collective that a GPU makes will have ended.
@@ -108,7 +119,7 @@ class Clock:
         if self.capturing:
             return
         with torch.cuda.stream(self._own_stream()):
-            event = torch.cuda.Event(enable_timing=True)
+            event = _new_event()
             event.record()
             event.synchronize()  # nothing else is in this stream
             self._anchored = self.read()
@@ -116,5 +127,10 @@ class Clock:
 
     def _own_stream(self) -> torch.cuda.Stream:
         if self._stream is None:
-            self._stream = torch.cuda.Stream()
+            self._stream = torch.cuda.Stream(self._device)
         return self._stream
+
+
+def _new_event() -> torch.Event:
+    """Make an event that keeps its time; torch.cuda.Event looks its stream up in Python."""
+    return torch.Event("cuda", enable_timing=True)
