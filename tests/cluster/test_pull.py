@@ -208,6 +208,8 @@ def test_some_files_only(nodes, tmp_path):
 
 
 class NoView:
+    results = True
+
     def __init__(self, folder):
         self.folder = folder
 
