@@ -53,12 +53,32 @@ def test_old_calls_make_room_for_new_ones(path):
     assert [call.seq for call in seen.waits_in] == [1000]
 
 
+def test_a_call_that_ends_late_does_not_end_the_one_that_has_its_place(path):
+    status = StatusWriter(path)
+    group = status.add_group("0", [0, 1])
+    calls = [
+        status.call_began(group, seq, "all_reduce", 4, seq, in_backward=False)
+        for seq in range(1, 258)
+    ]
+    status.call_ended(calls[0], 300)
+    status.call_ended(calls[1], 301)
+    assert [call.seq for call in read_status(path, 0).waits_in] == list(range(3, 258))
+
+
+def test_what_is_removed_is_not_known(path):
+    status = StatusWriter(path)
+    status.remove()
+    status.beat(1)
+    assert read_status(path, 3) is None
+
+
 def test_more_groups_than_there_is_room_for_do_no_harm(path):
     status = StatusWriter(path)
     for number in range(3000):
         group = status.add_group(f"group-{number}", range(16))
     status.call_began(group, 1, "barrier", 0, 1, in_backward=False)
-    assert read_status(path, 0).pid == os.getpid()
+    status.call_began(0, 1, "all_reduce", 0, 2, in_backward=False)
+    assert [call.op for call in read_status(path, 0).calls] == ["all_reduce"]
 
 
 @pytest.mark.parametrize("content", [b"", b"DRUMST01", b"x" * 70_000])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import threading
 import warnings
+import weakref
 from pathlib import Path
 
 import pytest
@@ -14,11 +17,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from drumline.core.rundir import EventWriter, read_events
-from drumline.core.status import StatusWriter
+from drumline.comm.fallback import GlooFallback
+from drumline.comm.mpi.group import MpiGroup
+from drumline.comm.shm.group import ShmGroup
+from drumline.core.rundir import EventWriter, RunDir, read_events
+from drumline.core.status import StatusWriter, read_status
+from drumline.observer import mark_step, observe_rank
+from drumline.observer.collectives import METHODS
 from drumline.observer.hooks import Hooks
 from drumline.observer.recorder import Recorder
 from drumline.observer.steps import count_samples
+from ranks import run_ranks
 
 
 def observe(rank, folder, program):
@@ -156,6 +165,72 @@ def test_our_own_groups(team):
         assert [span[2] for span in spans["0>1"]] == [(0, 1)]
 
 
+def send_and_forget(rank):
+    tensors = [torch.ones(10) for _ in range(20)]
+    if rank == 0:
+        sent = [dist.isend(each, 1) for each in tensors]
+        dist.recv(tensors[0])  # from whoever sends
+        dist.barrier()
+        return [weakref.ref(each) for each in (*tensors, *sent)]
+    for each in tensors:
+        dist.recv(each, 0)
+    dist.send(tensors[0], 0)
+    dist.barrier()
+    return []
+
+
+def status_after(rank, folder, program):
+    """The status of a rank while its program still goes on, and how many handles are kept."""
+    path = Path(folder) / f"{program.__name__}-{rank}.status"
+    with EventWriter(path.with_suffix(".jsonl")) as events:
+        recorder = Recorder(events, StatusWriter(path))
+        with Hooks(recorder):
+            alive = [ref() for ref in program(rank) if ref() is not None]
+            status = read_status(path, rank)
+            kept = len(recorder._awaitable)
+    return [call.op for call in status.waits_in], kept, len(alive), sorted(status.groups)
+
+
+def test_a_message_that_nobody_waits_for_is_let_go_of(team):
+    for rank, (waits_in, kept, alive, groups) in enumerate(team.status(2, send_and_forget)):
+        assert (waits_in, kept, alive) == ([], 0, 0)
+        assert groups == ["0", *[["0>1", "1>0"], ["0>1", "any>0"]][rank == 0]]
+
+
+def begin_anew(rank):
+    here = [dist.new_group([0]), dist.new_group([1])][rank]
+    dist.all_reduce(torch.ones(1), group=here)
+    dist.destroy_process_group()
+    store = dist.FileStore(f"{tempfile.gettempdir()}/anew-{os.getppid()}", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    group = dist.new_group([1, 0])
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+    return here.group_name
+
+
+def test_groups_are_told_apart_though_torch_names_them_anew(tmp_path):
+    first, second = run_ranks(as_observed, 2, str(tmp_path), begin_anew, folder=tmp_path)
+    for rank, (here, events) in enumerate((first, second)):
+        spans = spans_of(events)
+        assert spans[here] == [("all_reduce", 4, (rank,), 1)]
+        assert [span[0] for span in spans["0.2"]] == ["barrier"]
+        assert spans["1.2"] == [("all_reduce", 4, (), 1)]
+
+
+@pytest.mark.parametrize("group", [ShmGroup, MpiGroup])
+def test_every_collective_of_our_groups_is_observed(group):
+    own = {
+        name
+        for kind in group.__mro__
+        if kind in (ShmGroup, MpiGroup, GlooFallback)
+        for name in vars(kind)
+        if not name.startswith("_")
+    }
+    others = {"allocate", "getBackendName", "register", "shutdown", "timeout_s"}
+    assert own - others <= METHODS.keys()
+
+
 def raise_as_ever(rank):
     try:
         dist.broadcast(torch.ones(3), src=7)
@@ -197,6 +272,21 @@ def test_a_fault_in_the_observer_is_not_the_programs(tmp_path, capfd):
     assert weight.item() == -0.5
     said = capfd.readouterr().err.splitlines()
     assert said == ["drumline no longer observes this rank: OSError: no space left"]
+    assert read_status(tmp_path / "rank-0.status", 0) is None, "it is not taken for a hang"
+
+
+def test_a_full_disk_ends_the_observation_and_not_the_program(tmp_path, capfd, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    run = RunDir.create("run", root=tmp_path)
+    with EventWriter(run.rank_events(0)) as events:
+        observe_rank(run, 0, events)
+    mark_step()
+    said = capfd.readouterr().err
+    assert said.startswith("drumline cannot observe this rank: OSError: [Errno 28] No space left")
+    assert read_status(run.rank_status(0), 0) is None
 
 
 def test_nothing_is_left_of_the_hooks(tmp_path):
@@ -251,6 +341,9 @@ def team(tmp_path_factory):
         def plain(self, ranks, program):
             return self.of(ranks).call(plainly, program)
 
+        def status(self, ranks, program):
+            return self.of(ranks).call(as_status, str(self.folder), program)
+
         def of(self, ranks):
             if ranks not in self.teams:
                 self.teams[ranks] = Team(ranks, folder=self.folder)
@@ -264,3 +357,7 @@ def team(tmp_path_factory):
 
 def as_observed(rank, world_size, folder, program):
     return observe(rank, folder, program)
+
+
+def as_status(rank, world_size, folder, program):
+    return status_after(rank, folder, program)

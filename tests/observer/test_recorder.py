@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drumline.core.rundir import EventWriter, read_events
-from drumline.core.status import StatusWriter
+from drumline.core.status import StatusWriter, read_status
 from drumline.observer.clock import Clock
 from drumline.observer.recorder import Recorder
 from drumline.observer.steps import merged
@@ -53,7 +53,9 @@ class Program:
 
 @pytest.fixture
 def program(tmp_path):
-    return Program(tmp_path)
+    program = Program(tmp_path)
+    with program.events:
+        yield program
 
 
 def steps(events):
@@ -174,6 +176,70 @@ def test_a_call_that_has_not_ended_is_told_when_it_has(program):
     events = program.end()
     spans = [span for event in events for span in event.get("spans", ())]
     assert [span[5] for span in spans] == [1]
+
+
+class Gpu(Clock):
+    """A GPU that has come to `done`, while the host is ahead of it."""
+
+    def __init__(self, read):
+        super().__init__(read)
+        self.done = 0
+
+    on_gpu = True
+
+    def reached(self, moment):
+        return moment <= self.done
+
+    def wait_until(self, moment, within_s):
+        pass
+
+
+@pytest.fixture
+def on_gpu(program):
+    program.recorder.clock = Gpu(lambda: program.time)
+    return program
+
+
+def queue_call(program):
+    call = program.recorder.call_began("all_reduce", 4, "0", (0,))
+    call.on_gpu = True
+    program.recorder.call_queued(call, program.time + 5)
+    program.compute(1)
+
+
+def test_who_has_ended_on_a_gpu_waits_no_longer_while_the_host_does_something_else(on_gpu):
+    queue_call(on_gpu)
+    status = on_gpu.path.with_suffix(".status")
+    on_gpu.recorder.flush()
+    assert len(read_status(status, 0).waits_in) == 1
+    on_gpu.recorder.clock.done = 100
+    on_gpu.recorder.clock.capture_began()
+    on_gpu.recorder.flush()  # asks nothing while a CUDA graph is captured
+    assert len(read_status(status, 0).waits_in) == 1
+    on_gpu.recorder.clock.capture_ended()
+    on_gpu.recorder.flush()
+    assert read_status(status, 0).waits_in == []
+
+
+def test_without_steps_calls_on_a_gpu_are_written_as_they_go(on_gpu):
+    for _ in range(4):
+        queue_call(on_gpu)
+        on_gpu.compute(2 * 10**9)
+        on_gpu.recorder.clock.done = on_gpu.time
+        on_gpu.recorder.flush()
+    on_gpu.events.flush()
+    assert len(read_events(on_gpu.path)) == 3
+
+
+def test_the_end_does_not_need_a_gpu_that_waits_for_a_lost_peer(on_gpu):
+    on_gpu.fetch()
+    on_gpu.backward()
+    on_gpu.update()
+    on_gpu.recorder.clock.done = on_gpu.time
+    on_gpu.backward()
+    on_gpu.update()
+    queue_call(on_gpu)
+    assert [step["step"] for step in steps(on_gpu.end())] == [1]
 
 
 def test_merged_intervals():

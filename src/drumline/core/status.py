@@ -126,10 +126,11 @@ class StatusWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new")
         with fresh.open("wb+") as file:
-            file.truncate(_SIZE)
+            os.posix_fallocate(file.fileno(), 0, _SIZE)  # on a full disk now, not as SIGBUS later
             self._map = mmap.mmap(file.fileno(), _SIZE)
+        self._path = path
         self._groups: dict[str, tuple[int, ...]] = {}
-        self._beats = self._slot = 0
+        self._beats = self._calls = 0
         self._phase = 0
         self.stepped(0, 0, 0)
         fresh.rename(path)
@@ -150,18 +151,19 @@ class StatusWriter:
     def call_began(
         self, group: int, seq: int, op: str, nbytes: int, arrived_ns: int, *, in_backward: bool
     ) -> int:
-        """Note that a collective or message begins; returns its slot."""
-        slot, self._slot = self._slot, (self._slot + 1) % _SLOTS
+        """Note that a collective or message begins; returns its number in this file."""
+        number, self._calls = self._calls, self._calls + 1
         flags = _IN_BACKWARD if in_backward else 0
         row = (group, seq, flags, nbytes, arrived_ns, 0, op.encode())
-        _CALL.pack_into(self._map, _CALLS_AT + slot * _CALL.size, *row)
+        _CALL.pack_into(self._map, _CALLS_AT + number % _SLOTS * _CALL.size, *row)
         self.beat(arrived_ns)
-        return slot
+        return number
 
-    def call_ended(self, slot: int, ended_ns: int) -> None:
-        """Note that the call in a slot has ended."""
-        at = _CALLS_AT + slot * _CALL.size + _ENDED_IN_CALL
-        _END.pack_into(self._map, at, ended_ns)
+    def call_ended(self, number: int, ended_ns: int) -> None:
+        """Note that a call has ended; nothing, if a newer one has its slot."""
+        if number + _SLOTS >= self._calls:
+            at = _CALLS_AT + number % _SLOTS * _CALL.size + _ENDED_IN_CALL
+            _END.pack_into(self._map, at, ended_ns)
         self.beat(ended_ns)
 
     def add_group(self, name: str, members: Sequence[int]) -> int:
@@ -172,6 +174,10 @@ class StatusWriter:
             self._map[_GROUPS_AT + 8 : _GROUPS_AT + 8 + len(text)] = text
             struct.pack_into("<q", self._map, _GROUPS_AT, len(text))
         return len(self._groups) - 1
+
+    def remove(self) -> None:
+        """Remove the file: what this rank does is no longer known."""
+        self._path.unlink(missing_ok=True)
 
 
 def read_status(path: Path, rank: int) -> RankStatus | None:
@@ -201,8 +207,10 @@ def _read_calls(content: bytes, groups: Sequence[str]) -> list[CallStatus]:
     for slot in range(_SLOTS):
         row = _CALL.unpack_from(content, _CALLS_AT + slot * _CALL.size)
         group, seq, flags, nbytes, arrived_ns, ended_ns, op = row
-        if seq == 0 or group >= len(groups):  # never used: they count from 1
+        if seq == 0:  # never used: they count from 1
             break
+        if group >= len(groups):  # there was no room for its name
+            continue
         calls.append(
             CallStatus(
                 group=groups[group],

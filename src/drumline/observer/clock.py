@@ -12,19 +12,23 @@ in the GPU's queue, and is looked up there once the GPU has come that far:
     1. `now` puts an event into the current stream
     2. `resolve` tells when the GPU has reached it, by the host's clock
 
-Nothing waits: the two clocks are compared (`anchor`) by an event in a stream of the observer's own,
-in which nothing else is ever queued. Without a GPU a moment is what the host's clock says.
+The program waits for nothing of this: the two clocks are compared (`anchor`) by an event in a
+stream of the observer's own, in which nothing else is ever queued, and the end of a collective
+(`end_of`) is an event in another one, which waits for it. Without a GPU a moment is what the host's
+clock says.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
 _ANCHOR_NS = 10**9
+_LOOK_S = 0.01
 
 
 class Clock:
@@ -35,8 +39,9 @@ class Clock:
         self._events: dict[int, torch.Event] = {}
         self._spare: list[torch.Event] = []
         self._anchor: tuple[torch.Event, int] | None = None
-        self._stream: torch.cuda.Stream | None = None
+        self._streams: dict[str, torch.cuda.Stream] = {}
         self._anchored = 0
+        self._captures = 0
         self._device: int | None = None
         """the one GPU that moments are noted on, where a process uses several"""
         self._lock = threading.Lock()
@@ -45,9 +50,9 @@ class Clock:
         """Return this moment, of the host and of what is queued in the GPU's current stream."""
         moment = self.read()
         if self._queues():
-            event = self._spare.pop() if self._spare else _new_event()
-            event.record()
             with self._lock:
+                event = self._spare.pop() if self._spare else _new_event()
+                event.record()
                 while moment in self._events:
                     moment += 1
                 self._events[moment] = event
@@ -65,9 +70,10 @@ class Clock:
     def end_of(self, future: torch.futures.Future[object]) -> int:
         """Return the moment at which a collective that a GPU makes will have ended.
 
-        Another stream waits for it, not the host: and not the stream that the program uses.
+        Another stream waits for it, not the host: and not the stream that the program uses. The
+        caching allocator keeps what the collective returns until then, even if it is freed before.
         """
-        with torch.cuda.stream(self._own_stream()):
+        with torch.cuda.stream(self._own_stream("ends")):
             future.wait()
             return self.now()
 
@@ -98,11 +104,31 @@ class Clock:
         """Whether there are moments of a GPU."""
         return bool(self._events)
 
-    def wait_until(self, moment: int) -> None:
-        """Wait until the GPU has come to a moment; the program has ended."""
+    def capture_began(self) -> None:
+        """Note that a CUDA graph is being captured: until it has ended no thread may ask a GPU."""
+        with self._lock:
+            self._captures += 1
+
+    def capture_ended(self) -> None:
+        """Note the end of a capture."""
+        with self._lock:
+            self._captures -= 1
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[bool]:
+        """Tell a thread beside the program's whether it may ask a GPU, and let no capture begin."""
+        with self._lock:
+            yield self._captures == 0
+
+    def wait_until(self, moment: int, within_s: float) -> None:
+        """Wait until the GPU has come to a moment, but not long: it may wait for a lost peer."""
         event = self._events.get(moment)
+        deadline = time.monotonic() + within_s
+        while event is not None and not event.query():
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_LOOK_S)
         if event is not None:
-            event.synchronize()
             self._anchored = 0
             self.anchor()
 
@@ -118,17 +144,17 @@ class Clock:
             return
         if self.capturing:
             return
-        with torch.cuda.stream(self._own_stream()):
+        with torch.cuda.stream(self._own_stream("anchors")):
             event = _new_event()
             event.record()
             event.synchronize()  # nothing else is in this stream
             self._anchored = self.read()
             self._anchor = event, self._anchored
 
-    def _own_stream(self) -> torch.cuda.Stream:
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self._device)
-        return self._stream
+    def _own_stream(self, what: str) -> torch.cuda.Stream:
+        if what not in self._streams:
+            self._streams[what] = torch.cuda.Stream(self._device)
+        return self._streams[what]
 
 
 def _new_event() -> torch.Event:

@@ -1,17 +1,12 @@
 """Where a program is observed: hooks in PyTorch, below what the program itself can see or change.
 
-    what                        where
+    what                 where
     ──────────────────────────────────────────────────────────────────────────────────────────
-    collectives and messages    torch.ops.c10d.*, the operators that all of torch.distributed goes
-                                through: Python's calls, DDP's reducer, FSDP, DTensor's functional
-                                collectives; a kernel at the dispatch key BackendSelect, which no
-                                mode of autograd leaves out, notes the call and passes it on
-    … of shm and mpi            methods of our own process groups, which have no such operators
-    when they end               where the program waits (`Work.wait`, `wait_tensor`), or else a
-                                thread that waits for the call's future
-    batches                     the iterator of a DataLoader
-    backwards                   autograd's engine, as Python calls it
-    optimizer steps             torch's own global hooks
+    what it communicates the operators of torch.distributed, see `collectives`
+    batches              the iterator of a DataLoader
+    backwards            autograd's engine, as Python calls it
+    optimizer steps      torch's own global hooks
+    CUDA graphs          where their capture begins and ends
 
 Nothing is replaced that a program would look at: classes, functions and groups stay what they are.
 A fault in here is said once, and ends the observation, not the program.
@@ -22,20 +17,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import queue
 import sys
-import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.distributed_c10d import _world
-from torch.library import Library
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -43,58 +31,12 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from drumline.comm.fallback import GlooFallback
-from drumline.comm.mpi.group import MpiGroup
-from drumline.comm.shm.group import ShmGroup
-from drumline.comm.stream import PendingWork
 from drumline.core import rundir, status
-from drumline.observer import clock, recorder, steps
+from drumline.observer import clock, collectives, recorder, steps
+from drumline.observer.collectives import CollectiveHooks
 from drumline.observer.dynamo import keep_from_dynamo
 from drumline.observer.recorder import Recorder
-from drumline.observer.steps import Call, count_samples
-
-OPERATORS = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "reduce_": "reduce",
-    "broadcast_": "broadcast",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather",
-    "allgather_coalesced_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all",
-    "barrier": "barrier",
-    "monitored_barrier_": "barrier",
-    "send": "send",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
-}
-METHODS = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "reduce": "reduce",
-    "broadcast": "broadcast",
-    "allgather": "all_gather",
-    "all_gather_single": "all_gather",
-    "_allgather_base": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "all_to_all_single": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "barrier": "barrier",
-    "send": "send",
-    "recv": "recv",
-}
-_OUR_GROUPS = (ShmGroup, MpiGroup, GlooFallback)
-_KEY = "BackendSelect"
-_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+from drumline.observer.steps import count_samples
 
 
 class Hooks(contextlib.ExitStack):
@@ -105,36 +47,24 @@ class Hooks(contextlib.ExitStack):
         self.recorder: Recorder | None = recorder
         """None: let everything pass"""
         os.register_at_fork(after_in_child=partial(_forget, weakref.ref(self)))
-        self._waiters: dict[str, queue.SimpleQueue[tuple[Any, Call]]] = {}
-        self._members: dict[str, tuple[int, ...]] = {}
-        self._within = threading.local()
 
     def __enter__(self) -> Self:
-        keep_from_dynamo(sys.modules[__name__], recorder, steps, clock, status, rundir)
-        calls, waits = Library("c10d", "IMPL"), Library("_c10d_functional", "IMPL")
-        for library in (calls, waits):
-            self.callback(library._destroy)
-        for name, kind in OPERATORS.items():
-            self._hook_operator(calls, name, kind)
-        self._hook_wait_tensor(waits)
-        for group in (ShmGroup, MpiGroup):
-            ours = set().union(*(vars(kind) for kind in group.__mro__ if kind in _OUR_GROUPS))
-            for name in METHODS.keys() & ours:
-                self._hook_method(group, name, METHODS[name])
-        for work in (dist.Work, PendingWork):
-            self._hook_wait(work)
+        ours = (sys.modules[__name__], collectives, recorder, steps, clock, status, rundir)
+        keep_from_dynamo(*ours)
+        CollectiveHooks(self).place()
         self._hook_loader()
         self._hook_backward()
         self._hook_optimizers()
+        self._hook_capture()
         return self
 
-    def _replace(self, owner: Any, name: str, by: Callable[[Any], Any]) -> None:
+    def replace(self, owner: Any, name: str, by: Callable[[Any], Any]) -> None:
         """Replace an attribute by what is made of it, until the context ends."""
         original = getattr(owner, name)
         self.callback(setattr, owner, name, original)
         setattr(owner, name, functools.wraps(original)(by(original)))
 
-    def _note(self, note: Callable[[Recorder], Any]) -> Any:
+    def note(self, note: Callable[[Recorder], Any]) -> Any:
         """Make a note, where notes are made; no error in doing so reaches the program."""
         recorder = self.recorder
         if recorder is None:
@@ -143,200 +73,51 @@ class Hooks(contextlib.ExitStack):
             return note(recorder)
         except Exception as error:
             self.recorder = None
+            recorder.status.remove()  # it would tell of a rank that stands still
             said = f"{type(error).__name__}: {error}"
             print(f"drumline no longer observes this rank: {said}", file=sys.stderr)
             return None
-
-    # --- collectives and messages --------------------------------------------------------------
-
-    def _hook_operator(self, library: Library, name: str, kind: str) -> None:
-        packet = getattr(torch.ops.c10d, name, None)
-        if packet is None:  # not in this version of torch
-            return
-        operator = packet.default
-        names = [argument.name for argument in operator._schema.arguments]
-        group_at = names.index("process_group")
-        peer_at = next((names.index(peer) for peer in ("dst", "src") if peer in names), None)
-        async_at = names.index("async_op") if "async_op" in names else len(names)
-
-        def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            noted = self._begin(
-                kind,
-                args[:group_at],
-                lambda: dist.ProcessGroup.unbox(args[group_at]),
-                None if peer_at is None else args[peer_at],
-            )
-            try:
-                result = operator.redispatch(keys & _BELOW, *args, **kwargs)
-            except BaseException:
-                self._end(noted)
-                raise
-            # an argument that has its default is left out
-            self._goes_on(noted, result, blocks=len(args) > async_at and not args[async_at])
-            return result
-
-        library.impl(name, call, _KEY, with_keyset=True)
-
-    def _hook_method(self, group: type, name: str, kind: str) -> None:
-        def hooked(method: Any) -> Any:
-            def call(this: Any, *args: Any, **kwargs: Any) -> Any:
-                if getattr(self._within, "call", False):  # one method by another
-                    return method(this, *args, **kwargs)
-                peer = args[1] if kind in ("send", "recv") else None
-                noted = self._begin(kind, args[:2], lambda: this, peer)
-                self._within.call = True
-                try:
-                    result = method(this, *args, **kwargs)
-                except BaseException:
-                    self._end(noted)
-                    raise
-                finally:
-                    self._within.call = False
-                self._goes_on(noted, result, blocks=result.is_completed())
-                return result
-
-            return call
-
-        self._replace(group, name, hooked)
-
-    def _begin(
-        self, kind: str, tensors: Any, group_of: Callable[[], Any], peer: int | None
-    ) -> Call | None:
-        if getattr(self._within, "call", False):  # what a group of ours hands on to gloo
-            return None
-
-        def begin(recorder: Recorder) -> Call | None:
-            nbytes, device = _measure(tensors)
-            if device == "meta" or (device == "cuda" and torch.cuda.is_current_stream_capturing()):
-                return None
-            group = group_of()
-            name, ranks = group.group_name, self._ranks_of(group)
-            if kind in ("send", "recv"):
-                name, ranks = _message(kind, ranks or tuple(range(group.size())), group, peer)
-            call = recorder.call_began(kind, 0 if kind == "barrier" else nbytes, name, ranks)
-            call.on_gpu = device == "cuda" and _queues_on_gpu(group)
-            return call
-
-        made: Call | None = self._note(begin)
-        return made
-
-    def _ranks_of(self, group: Any) -> tuple[int, ...]:
-        """Return the members of a group; none, if it is everybody."""
-        found = self._members.get(group.group_name)
-        if found is None:
-            members = tuple(_world.pg_group_ranks.get(group, {}))
-            found = () if len(members) in (0, dist.get_world_size()) else members
-            self._members[group.group_name] = found
-        return found
-
-    def _end(self, call: Call | None) -> None:
-        if call is not None:
-            self._note(lambda recorder: recorder.call_ended(call))
-
-    def _goes_on(self, call: Call | None, result: Any, *, blocks: bool) -> None:
-        """Follow a call that was started to its end; where it `blocks`, the program waits now."""
-        if call is None:
-            return
-
-        def follow(recorder: Recorder) -> None:
-            work = _work_in(result)
-            if work is None or (blocks and work.is_completed()):
-                recorder.call_ended(call)
-                recorder.blocked_since(call.arrived)
-                return
-            recorder.call_goes_on(call, work)
-            if call.on_gpu:
-                recorder.call_queued(call, recorder.clock.end_of(work.get_future()))
-            elif not blocks and call.op not in ("send", "recv"):  # gloo's have no future
-                self._await(call, work)
-
-        self._note(follow)
-
-    def _await(self, call: Call, work: dist.Work) -> None:
-        waiter = self._waiters.get(call.group)
-        if waiter is None:
-            waiter = self._waiters[call.group] = queue.SimpleQueue()
-            name = f"drumline-observer-{call.group}"
-            threading.Thread(target=self._wait, args=(waiter,), name=name, daemon=True).start()
-        waiter.put((work.get_future(), call))
-
-    def _wait(self, waiter: queue.SimpleQueue[tuple[Any, Call]]) -> None:
-        """Wait for one call of a group after the other, and note when it ended."""
-        while True:
-            future, call = waiter.get()
-            if not call.ended:
-                with contextlib.suppress(Exception):  # the program sees it, where it waits
-                    future.wait()
-                self._end(call)
-            del future, call
-
-    def _hook_wait(self, work: type) -> None:
-        def hooked(wait: Any) -> Any:
-            def waited(this: Any, *args: Any, **kwargs: Any) -> Any:
-                began = time.monotonic_ns()
-                try:
-                    return wait(this, *args, **kwargs)
-                finally:
-                    self._note(lambda recorder: recorder.waited(this, began))
-
-            return waited
-
-        self._replace(work, "wait", hooked)
-
-    def _hook_wait_tensor(self, library: Library) -> None:
-        operator = torch.ops._c10d_functional.wait_tensor.default
-
-        def waited(keys: Any, tensor: Tensor) -> Any:
-            began = time.monotonic_ns()
-            try:
-                return operator.redispatch(keys & _BELOW, tensor)
-            finally:
-                self._note(lambda recorder: recorder.blocked_since(began))
-
-        library.impl("wait_tensor", waited, _KEY, with_keyset=True)
-
-    # --- steps ---------------------------------------------------------------------------------
 
     def _hook_loader(self) -> None:
         def timed(count: Callable[[Any], int | None]) -> Callable[[Any], Any]:
             def hooked(call: Any) -> Any:
                 def fetch(this: Any) -> Any:
-                    began = self._note(Recorder.fetch_began)
+                    began = self.note(Recorder.fetch_began)
                     samples = None
                     try:
                         batch = call(this)
-                        samples = self._note(lambda _: count(batch))
+                        samples = self.note(lambda _: count(batch))
                         return batch
                     finally:
                         if began is not None:
-                            self._note(lambda recorder: recorder.fetch_ended(began, samples))
+                            self.note(lambda recorder: recorder.fetch_ended(began, samples))
 
                 return fetch
 
             return hooked
 
-        self._replace(_BaseDataLoaderIter, "__next__", timed(count_samples))
-        self._replace(DataLoader, "__iter__", timed(lambda _: None))
+        self.replace(_BaseDataLoaderIter, "__next__", timed(count_samples))
+        self.replace(DataLoader, "__iter__", timed(lambda _: None))
 
     def _hook_backward(self) -> None:
         def hooked(run: Any) -> Any:
             def backward(*args: Any, **kwargs: Any) -> Any:
-                began = self._note(Recorder.backward_began)
+                began = self.note(Recorder.backward_began)
                 try:
                     return run(*args, **kwargs)
                 finally:
                     if began is not None:
-                        self._note(lambda recorder: recorder.backward_ended(began))
+                        self.note(lambda recorder: recorder.backward_ended(began))
 
             return backward
 
-        self._replace(torch.autograd, "_engine_run_backward", hooked)
+        self.replace(torch.autograd, "_engine_run_backward", hooked)
 
     def _hook_optimizers(self) -> None:
         running: list[tuple[int, int]] = []
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            began = self._note(lambda recorder: recorder.update_began(id(optimizer)))
+            began = self.note(lambda recorder: recorder.update_began(id(optimizer)))
             if began is not None:
                 running.append((id(optimizer), began))
 
@@ -344,57 +125,40 @@ class Hooks(contextlib.ExitStack):
             while running:  # one that was left by an error has no end
                 which, began = running.pop()
                 if which == id(optimizer):
-                    self._note(partial(Recorder.update_ended, optimizer=which, began=began))
+                    self.note(partial(Recorder.update_ended, optimizer=which, began=began))
                     return
 
         self.callback(register_optimizer_step_pre_hook(before).remove)
         self.callback(register_optimizer_step_post_hook(after).remove)
+
+    def _hook_capture(self) -> None:
+        """Note when CUDA graphs are captured: a thread that asks the GPU then would spoil them."""
+
+        def began(capture_begin: Any) -> Any:
+            def begin(this: Any, *args: Any, **kwargs: Any) -> Any:
+                self.note(lambda recorder: recorder.clock.capture_began())
+                try:
+                    return capture_begin(this, *args, **kwargs)
+                except BaseException:
+                    self.note(lambda recorder: recorder.clock.capture_ended())
+                    raise
+
+            return begin
+
+        def ended(capture_end: Any) -> Any:
+            def end(this: Any) -> Any:
+                try:
+                    return capture_end(this)
+                finally:
+                    self.note(lambda recorder: recorder.clock.capture_ended())
+
+            return end
+
+        self.replace(torch.cuda.CUDAGraph, "capture_begin", began)
+        self.replace(torch.cuda.CUDAGraph, "capture_end", ended)
 
 
 def _forget(reference: weakref.ref[Hooks]) -> None:
     """Let everything pass in a forked child: its parent is the rank."""
     if (hooks := reference()) is not None:
         hooks.recorder = None
-
-
-def _queues_on_gpu(group: Any) -> bool:
-    """Whether a group's collectives of GPU tensors end in the GPU's queue, as NCCL's do."""
-    return bool(group._get_backend(torch.device("cuda")).name() == "nccl")
-
-
-def _message(
-    kind: str, members: tuple[int, ...], group: Any, peer: int | None
-) -> tuple[str, tuple[int, ...]]:
-    """Return the name of the pair that a message goes between, and its sender and receiver."""
-    here = members[group.rank()]
-    there = here if peer is None else members[peer]
-    ranks = (here, there) if kind == "send" else (there, here)
-    return f"{ranks[0]}>{ranks[1]}", ranks
-
-
-def _work_in(result: Any) -> dist.Work | None:
-    """Find the handle in what an operator or a group's method has returned."""
-    last = result[-1] if isinstance(result, tuple) and result else result
-    if isinstance(last, torch.ScriptObject):
-        return dist.Work.unbox(last)
-    return last if isinstance(last, dist.Work) else None
-
-
-def _measure(sides: Any) -> tuple[int, str]:
-    """Return the bytes of a call, those of its larger side, and its device."""
-    most, device = 0, ""
-    for side in sides:
-        nbytes = 0
-        for tensor in _tensors(side):
-            nbytes += tensor.nbytes
-            device = tensor.device.type
-        most = max(most, nbytes)
-    return most, device
-
-
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)

@@ -39,9 +39,14 @@ def observe_rank(run: RunDir, rank: int, events: EventWriter) -> None:
     """Observe this process as a rank of a run, from now to its end."""
     if _observing:
         return
-    observation = Observation(run, rank, events)
+    try:
+        observation = Observation(run, rank, events)
+        observation.start()
+    except Exception as error:  # no room for its files, or a PyTorch that the hooks do not know
+        said = f"{type(error).__name__}: {error}"
+        print(f"drumline cannot observe this rank: {said}", file=sys.stderr)
+        return
     _observing.append(observation)
-    observation.start()
 
 
 def observe(name: str | None = None) -> Path | None:
@@ -115,7 +120,7 @@ def mark_step() -> None:
     Does nothing where the program is not observed.
     """
     for observation in _observing:
-        observation.recorder.mark_step()
+        observation.mark_step()
 
 
 class Observation:
@@ -136,17 +141,18 @@ class Observation:
         faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True)
         try:
             self._hooks.__enter__()
-        except (
-            Exception
-        ) as error:  # this PyTorch is not as the hooks expect it; the program goes on
+        except Exception:
             self._hooks.close()
-            said = f"{type(error).__name__}: {error}"
-            print(f"drumline cannot observe this rank: {said}", file=sys.stderr)
-            return
+            self.recorder.status.remove()
+            raise
         threading.Thread(target=self._write, name="drumline-observer", daemon=True).start()
         if os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
             threading.Thread(target=self._note_clock, name="drumline-clock", daemon=True).start()
         atexit.register(self.end)
+
+    def mark_step(self) -> None:
+        """Note that a step ends here."""
+        self._hooks.note(Recorder.mark_step)
 
     def _note_clock(self) -> None:
         """Note how far this host's clock is ahead of rank 0's, by the store that ranks meet at."""

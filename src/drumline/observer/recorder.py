@@ -43,6 +43,8 @@ _STRETCH_NS = 10**9
 _IDLE_NS = 10 * 10**9
 _WARM = 8
 _MAX_OVER = 64
+_CLOSE_S = 1.0
+"""how long the end of a program may wait for its GPU"""
 _MESSAGES = ("send", "recv")
 
 
@@ -62,6 +64,8 @@ class Recorder:
         self._queued: deque[Call] = deque()
         """on a GPU, and not seen to have ended"""
         self._awaitable: weakref.WeakKeyDictionary[dist.Work, Call] = weakref.WeakKeyDictionary()
+        self._returning = threading.local()
+        """a message's handle, until the thread that sends or receives it makes another call"""
         self._counts: dict[str, int] = {}
         self._groups: dict[str, int] = {}
         self._since = self.clock.now()
@@ -129,8 +133,9 @@ class Recorder:
 
     def call_began(self, op: str, nbytes: int, group: str, ranks: tuple[int, ...]) -> Call:
         """Note that a collective or message begins."""
-        self._look_at_queued()
+        self._returning.work = None
         with self._lock:
+            self._look_at_queued()
             number = self._groups.get(group)
             if number is None:
                 members = ranks or range(dist.get_world_size())
@@ -138,7 +143,9 @@ class Recorder:
             seq = self._counts[group] = self._counts.get(group, 0) + 1
             in_backward = self._in_backward > 0
             now = self.clock.now()
-            slot = self.status.call_began(number, seq, op, nbytes, now, in_backward=in_backward)
+            if self.clock.on_gpu:
+                self._end_idle_stretch(now)
+            entry = self.status.call_began(number, seq, op, nbytes, now, in_backward=in_backward)
             call = Call(
                 op=op,
                 nbytes=nbytes,
@@ -146,27 +153,34 @@ class Recorder:
                 ranks=ranks,
                 seq=seq,
                 arrived=now,
-                slot=slot,
+                number=entry,
                 in_backward=in_backward,
             )
             self._notes.calls.append(call)
         return call
 
     def call_goes_on(self, call: Call, work: dist.Work) -> None:
-        """Note what a call has returned, for whoever waits for it."""
-        call.work = work
+        """Note what a call has returned, for whoever waits for it.
+
+        A message that nobody waits for has ended when the program lets go of it, and is not kept.
+        """
         self._awaitable[work] = call
+        if call.op in _MESSAGES:
+            self._returning.work = work  # or else the program would get another object for it
+            weakref.finalize(work, self.call_ended, call).atexit = False
+        else:
+            call.work = work
 
     def call_queued(self, call: Call, ended: int) -> None:
         """Note at which moment a GPU will have ended a call."""
         call.ended = ended
         self._queued.append(call)
 
-    def call_ended(self, call: Call) -> None:
+    def call_ended(self, call: Call, moment: int | None = None) -> None:
         """Note that a collective or message has ended, unless that is known already."""
         if not call.ended:
-            call.ended = self.clock.now()
-            self.status.call_ended(call.slot, call.ended)
+            call.ended = self.clock.now() if moment is None else moment
+            self.status.call_ended(call.number, call.ended)
         if not call.on_gpu:
             call.work = None
 
@@ -174,7 +188,7 @@ class Recorder:
         """Note which of the calls that were queued on a GPU have ended."""
         while self._queued and self.clock.reached(self._queued[0].ended):
             call = self._queued.popleft()
-            self.status.call_ended(call.slot, call.ended)
+            self.status.call_ended(call.number, call.ended)
             call.work = None
 
     def waited(self, work: dist.Work, began: int) -> None:
@@ -223,9 +237,12 @@ class Recorder:
         over, clock = self._over, self.clock
         if clock.capturing:
             return
-        while over and (all_of_it or over[0].is_known(clock.reached) or len(over) > _MAX_OVER):
+        while over and clock.reached(over[0].until):
+            if not (all_of_it or over[0].is_known(clock.reached) or len(over) > _MAX_OVER):
+                break
             known = over.popleft()
-            known.notes.calls = [call for call in known.notes.calls if call.ended]
+            calls = known.notes.calls
+            known.notes.calls = [call for call in calls if call.ended and clock.reached(call.ended)]
             if clock.on_gpu:
                 known = known.resolved(clock.resolve)
                 clock.forget(until=over[0].since if over else self._since)
@@ -237,15 +254,23 @@ class Recorder:
     def flush(self) -> None:
         """Write out what can be read already; about once a second, from another thread."""
         with self._lock:
-            now, notes = self.clock.read(), self._notes
-            if self.clock.on_gpu:  # asking a GPU from here would disturb one that captures a graph
-                self._events.flush()
-                return
-            idle = now - self._since > (_IDLE_NS if self.steps else _STRETCH_NS)
-            if idle and not (notes.updates or notes.backwards or notes.fetches):
-                self._end_stretch(now)
-            self._write()
+            now = self.clock.read()
+            if self.clock.on_gpu:  # its moments are written by the program's own thread
+                with self.clock.asking() as may:
+                    if may:
+                        self._look_at_queued()
+            else:
+                self._end_idle_stretch(now)
+                self._write()
             self._events.flush()
+
+    def _end_idle_stretch(self, now: int) -> None:
+        """End what lies outside of steps, now and then."""
+        notes = self._notes
+        idle = now - self._since > (_IDLE_NS if self.steps else _STRETCH_NS)
+        if idle and not (notes.updates or notes.backwards or notes.fetches):
+            self._end_stretch(now)
+            self._write()
 
     def _end_stretch(self, now: int) -> None:
         self._over.append(Stretch(notes=self._notes.cut(now), since=self._since, until=now))
@@ -261,7 +286,7 @@ class Recorder:
             for call in (call for stretch in self._over for call in stretch.notes.calls):
                 if call.work is not None and call.op not in _MESSAGES and call.work.is_completed():
                     self.call_ended(call)
-            self.clock.wait_until(now)
+            self.clock.wait_until(now, within_s=_CLOSE_S)
             self._write(all_of_it=True)
             self._events.flush()
             self.status.beat(now, Phase.ENDED)

@@ -30,7 +30,8 @@ class Call:
     seq: int
     """the how-manieth of its group this is, from 1"""
     arrived: int
-    slot: int
+    number: int
+    """in the status file"""
     in_backward: bool
     ended: int = 0
     on_gpu: bool = False
@@ -98,8 +99,7 @@ class Stretch:
 
     def is_known(self, reached: Callable[[int], bool]) -> bool:
         """Whether all that began in it has ended, and a GPU has come that far."""
-        ended = all(call.ended and reached(call.ended) for call in self.notes.calls)
-        return ended and reached(self.until)
+        return all(call.ended and reached(call.ended) for call in self.notes.calls)
 
     def resolved(self, resolve: Callable[[int], int]) -> Stretch:
         """Return the same with each moment looked up, on the one clock that all ranks share."""
