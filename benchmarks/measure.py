@@ -106,22 +106,36 @@ def report(title: str, note: str, rows: Sequence[Row], path: Path | None) -> Non
     print(f"{title}\n{note}")
     for cells in (_headings(rows), *(_cells(row, rows) for row in rows)):
         print("  ".join(f"{cell:<28}" for cell in cells[:3]), *(f"{c:>13}" for c in cells[3:]))
-    if path is not None:
-        document = {
-            "title": title,
-            "note": note,
-            "command": shlex.join(["python", *sys.argv]),
-            "measured": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": describe_machine(),
-            "rows": [asdict(row) for row in rows],
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    _write(path, title, note, rows=[asdict(row) for row in rows])
+
+
+def report_table(
+    title: str, note: str, headings: Sequence[str], rows: Sequence[Sequence[str]], path: Path | None
+) -> None:
+    """Print a table that has no ratios, and write it as `report` does."""
+    print(f"{title}\n{note}")
+    for cells in (headings, *rows):
+        print("  ".join(f"{cell:<14}" for cell in cells))
+    _write(path, title, note, headings=list(headings), cells=[list(row) for row in rows])
+
+
+def _write(path: Path | None, title: str, note: str, **table: Any) -> None:
+    if path is None:
+        return
+    document = {
+        "title": title,
+        "note": note,
+        "command": shlex.join(["python", *sys.argv]),
+        "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+        **table,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def markdown(document: dict[str, Any]) -> str:
     """Turn what `report` has written into a section of Markdown."""
-    rows = [Row(**row) for row in document["rows"]]
     machine = document["machine"]
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     lines = [
@@ -129,15 +143,22 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         document["note"],
         "",
-        _markdown_line(_headings(rows)),
-        _markdown_line([":--"] * 3 + ["--:"] * (len(_headings(rows)) - 3)),
-        *(_markdown_line(_cells(row, rows)) for row in rows),
+        *_markdown_table(document),
         "",
         f"`{document['command']}`, {document['measured']}, load {machine['load_1min']:.1f} at the "
         f"end.  ",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {versions}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _markdown_table(document: dict[str, Any]) -> list[str]:
+    headings, cells, left = document.get("headings", []), document.get("cells", []), 1
+    if "rows" in document:
+        rows = [Row(**row) for row in document["rows"]]
+        headings, cells, left = _headings(rows), [_cells(row, rows) for row in rows], 3
+    aligned = [":--"] * left + ["--:"] * (len(headings) - left)
+    return [_markdown_line(line) for line in (headings, aligned, *cells)]
 
 
 def _headings(rows: Sequence[Row]) -> list[str]:

@@ -29,7 +29,7 @@ def make_metered_run(
     """Leave what ranks with these logs would; `rates`: of simulated nodes' links."""
     run = RunDir.create("x", root=path.parent, exact=path)
     plans = [NodePlan(node=k, address=address_of(k), rate=rate) for k, rate in enumerate(rates)]
-    network = {"network": [plan.to_json() for plan in plans]} if plans else {}
+    network = {"network": {"nodes": [plan.to_json() for plan in plans]}} if plans else {}
     manifest = {"script": list(script), "started": "2026-11-18T10:00:00+00:00", "hosts": ["h"]}
     run.write_json("manifest.json", {**manifest, **network})
     for rank, log in enumerate(logs):

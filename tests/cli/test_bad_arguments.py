@@ -255,7 +255,7 @@ def test_a_link_where_there_is_one_node_only(refused, folder):
     (folder / "script.py").write_text("print('ran')\n")
     assert refused("run", "-j", "2", "--link-rate", "1gbit", "script.py") == (
         "--link-rate 1gbit: links join simulated nodes, but all workers are on one; write -j 2x1 "
-        "for nodes with one worker each, or leave --link-rate out"
+        "for nodes with one worker each, or leave it out"
     )
     said = refused("run", "-j", "2x1", "--link-rate", "fast", "script.py")
     assert said.startswith("--link-rate fast: link.rate: expected a rate such as 100mbit")

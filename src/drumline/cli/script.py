@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -26,7 +27,7 @@ from drumline.launcher.runs import create_script_run, launched_ranks, noted_fail
 from drumline.report.progress import RunProgress
 from drumline.report.runs.record import read_record
 from drumline.report.tables import Accounts, summary_table
-from drumline.spec.load import validate_spec
+from drumline.spec.load import load_spec, validate_spec
 
 _TIMEOUT_S = 300.0
 _TOO_SHORT_S = 1.0
@@ -44,6 +45,7 @@ def run_script_command(
     observe: ObserveOptions,
     module: bool = False,
     link_rate: str | None = None,
+    slow_node: list[str] | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     master: str | None = None,
@@ -51,16 +53,23 @@ def run_script_command(
     """Run `drumline run`: a script or module on all workers, its output prefixed by rank."""
     by_hand = rank_by_hand(rank, world_size, master)
     if by_hand is not None:
-        _refuse_beside_rank(shape, restarts, link_rate)
+        _refuse_beside_rank(
+            {
+                "-j": shape != _SHAPE,
+                "--restarts": restarts > 0,
+                "--link-rate": bool(link_rate),
+                "--slow-node": bool(slow_node),
+            }
+        )
         shape = "1x1"
     nodes, workers = _parse_shape(shape)
-    plans = _plan_links(nodes, workers, link_rate)
+    plans = _plan_links(nodes, workers, link_rate, slow_node or [])
     path = find_module(script) if module else Path(script)
     if not path.is_file():
         raise UsageError(f"no script {script}; give the path of a Python file")
     preload = (*PRELOAD, *guess_preloads(path))
     name = re.sub(r"[^A-Za-z0-9._-]", "-", script if module else path.stem).lstrip("-._")
-    run = create_script_run(name or "script", [script, *args], plans=plans)
+    run = create_script_run(name or "script", [script, *args])
     task = AgentTask(
         run=str(run.path),
         workers=workers,
@@ -77,9 +86,8 @@ def run_script_command(
     _follow(reporter, task, plans)
 
 
-def _refuse_beside_rank(shape: str, restarts: int, link_rate: str | None) -> None:
-    """Refuse what concerns all ranks, where each is started by hand."""
-    given = {"-j": shape != _SHAPE, "--restarts": restarts > 0, "--link-rate": bool(link_rate)}
+def _refuse_beside_rank(given: Mapping[str, bool]) -> None:
+    """Refuse options that concern all ranks, where each is started by hand."""
     others = [option for option, is_given in given.items() if is_given]
     if others:
         raise UsageError(
@@ -95,15 +103,22 @@ def _describe_restart(event: Event, restarts: int) -> str:
     )
 
 
-def _plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
+def _plan_links(
+    nodes: int, workers: int, rate: str | None, slow: Sequence[str]
+) -> tuple[NodePlan, ...]:
+    option = f"--slow-node {slow[0]}" if slow else f"--link-rate {rate}"
+    if (rate or slow) and nodes == 1:
+        raise UsageError(
+            f"{option}: links join simulated nodes, but all workers are on one; write "
+            f"-j {max(2, workers)}x1 for nodes with one worker each, or leave it out"
+        )
+    for one in slow:
+        if not re.fullmatch(r"\d+\.\w+=.+", one):
+            raise UsageError(f"--slow-node {one}: write e.g. 2.rate=100mbit or 3.cpu=0.5")
     link = {} if rate is None else {"link": {"rate": rate}}
     values = {"nodes": nodes, "workers": 1, "data": {"batch": nodes}, **link}
-    if link and nodes == 1:
-        raise UsageError(
-            f"--link-rate {rate}: links join simulated nodes, but all workers are on one; write "
-            f"-j {max(2, workers)}x1 for nodes with one worker each, or leave --link-rate out"
-        )
-    return validate_spec(values, {("link", "rate"): f"--link-rate {rate}"}).node_plans
+    plans = validate_spec(values, {("link", "rate"): f"--link-rate {rate}"}).node_plans
+    return load_spec(values, [f"slow_nodes.{one}" for one in slow]).node_plans if slow else plans
 
 
 def _parse_shape(shape: str) -> tuple[int, int]:

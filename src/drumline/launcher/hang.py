@@ -12,17 +12,20 @@ progress for a while, `explain_hang` puts the ranks' last calls side by side, gr
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.core.formatting import format_bytes, format_seconds, name_ranks
+from drumline.core.rundir import RunDir
 from drumline.core.status import CallStatus
-from drumline.launcher.activity import PATIENCE, RankActivity
+from drumline.launcher.activity import PATIENCE, RankActivity, look_at_ranks
 from drumline.launcher.stacks import Stacks
 
 _USUAL_STEPS = 3
 """so many usual steps without progress are a hang, where they are longer than what was asked for"""
+_EARLIER = 0.9
+"""the share of the time that was asked for after which to look, so that it is told within it"""
 _SLOW_WORK = (
     *("torch/serialization.py", "torch/distributed/checkpoint", "safetensors", "torch/_inductor"),
     *("torch/_dynamo", "torch/utils/cpp_extension.py"),
@@ -44,11 +47,12 @@ class Hang:
     stacks: Mapping[int, Stacks]
 
     def to_record(self) -> dict[str, object]:
-        """Return it as plain values, for an event."""
+        """Return it as plain values, for an event that is written now."""
         places = {
             str(rank): str(stack.place or stack.silent) for rank, stack in self.stacks.items()
         }
-        return {"what": self.what, "rank": self.rank, "idle_s": self.idle_s, "places": places}
+        told = {"what": self.what, "rank": self.rank, "idle_s": self.idle_s, "places": places}
+        return {**told, "time": time.time()}
 
 
 class HangWatch:
@@ -64,7 +68,7 @@ class HangWatch:
         """Whether ranks may hang, and their stacks are to be asked for; not again while they do."""
         alive = [rank for rank in ranks if rank.alive]
         usual_s = max((rank.status.step_ns for rank in alive), default=0) / 1e9
-        if _idle_s(alive) < max(self.hang_after_s, _USUAL_STEPS * usual_s):
+        if _idle_s(alive) < max(_EARLIER * self.hang_after_s, _USUAL_STEPS * usual_s):
             self.hang = None
             return False
         if self.hang is not None:
@@ -125,11 +129,8 @@ def explain_waits(
     known: Ranks = {rank.status.rank: rank for rank in ranks}
     alive = [rank.status for rank in ranks if rank.alive]
     waiting = [(call, status) for status in alive for call in status.waits_in]
-    for group in dict.fromkeys(call.group for call, _ in waiting):
-        members = next(s.groups[group] for c, s in waiting if c.group == group)
-        found = _find_mismatch(group, members, known, stacks)
-        if found is not None:
-            return found
+    if (found := explain_mismatch({call.group for call, _ in waiting}, known, stacks)) is not None:
+        return found
 
     def missing_in(call: CallStatus, members: Sequence[int]) -> list[int]:
         return [rank for rank in members if _has_not_called(known.get(rank), call)]
@@ -160,29 +161,64 @@ def _has_not_called(rank: RankActivity | None, call: CallStatus) -> bool:
     return newest < call.seq
 
 
-def _find_mismatch(
-    group: str, members: Sequence[int], known: Ranks, stacks: Mapping[int, Stacks]
+def explain_mismatch(
+    groups: Iterable[str], known: Ranks, stacks: Mapping[int, Stacks]
 ) -> tuple[str, int | None] | None:
-    """Find the first call of a group that its ranks do not agree on."""
-    if ">" in group:  # a message
+    """Say which rank called what the others of its group did not: the first time that it did."""
+    found = []
+    for group in (group for group in groups if ">" not in group):  # else it is a message
+        statuses = [rank.status for rank in known.values() if group in rank.status.groups]
+        for seq in {c.seq for status in statuses for c in status.calls if c.group == group}:
+            calls = {s.rank: call for s in statuses if (call := s.call(group, seq)) is not None}
+            if len({_kind(call) for call in calls.values()}) > 1:
+                found.append(calls)
+    if not found:
         return None
-    statuses = [known[rank].status for rank in members if rank in known]
-    for seq in sorted({c.seq for status in statuses for c in status.calls if c.group == group}):
-        calls = {status.rank: c for status in statuses if (c := status.call(group, seq))}
-        kinds: dict[object, list[int]] = {}
-        for rank, call in calls.items():
-            kind = (call.op, call.nbytes if call.op in _SAME_SIZE else 0)
-            kinds.setdefault(kind, []).append(rank)
-        if len(kinds) > 1:
-            odd, *others = sorted(kinds.values(), key=lambda ranks: (len(ranks), -ranks[0]))
-            rest = sorted(rank for ranks in others for rank in ranks)
-            one, most = calls[odd[0]], calls[rest[0]]
-            sentence = (
-                f"mismatch: {name_ranks(odd)} called {_name(one)} where {name_ranks(rest)} called "
-                f"{_name(most)}; {name_ranks(odd[:1])} {_where(stacks.get(odd[0]))}"
-            )
-            return sentence, odd[0]
+    calls = min(found, key=lambda calls: min(call.arrived_ns for call in calls.values()))
+    kinds: dict[object, list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        kinds.setdefault(_kind(call), []).append(rank)
+    odd, *others = sorted(kinds.values(), key=lambda ranks: (len(ranks), -ranks[0]))
+    rest = sorted(rank for ranks in others for rank in ranks)
+    one, most = calls[odd[0]], calls[rest[0]]
+    where = f"; {name_ranks(odd[:1])} {_where(stacks.get(odd[0]))}" if stacks else ""
+    sentence = (
+        f"mismatch: {name_ranks(odd)} called {_name(one)} where {name_ranks(rest)} called "
+        f"{_name(most)}{where}"
+    )
+    return sentence, odd[0]
+
+
+def explain_end(run: RunDir, world_size: int) -> tuple[str, int | None] | None:
+    """Say from what ranks of this host called last why they failed, where that tells it."""
+    ended = _read_last(run, world_size)
+    groups = {call.group for rank in ended.values() for call in rank.status.calls}
+    return explain_mismatch(groups, ended, {})
+
+
+def missed_call(run: RunDir, world_size: int, left: int) -> str | None:
+    """Name the call that others waited in when a rank of this host left; None: there is none."""
+    ended = _read_last(run, world_size)
+    others = [rank.status for rank in ended.values() if rank.status.rank != left]
+    for call in sorted((call for status in others for call in status.calls), key=_arrived):
+        members = next(s.groups[call.group] for s in others if call.group in s.groups)
+        if left in members and left in ended and _has_not_called(ended[left], call):
+            waited = [status.rank for status in others if status.call(call.group, call.seq)]
+            return f"{_name(call)} that {name_ranks(waited)} waited in"
     return None
+
+
+def _read_last(run: RunDir, world_size: int) -> dict[int, RankActivity]:
+    return {one.status.rank: one for one in look_at_ranks(run, range(world_size))}
+
+
+def _arrived(call: CallStatus) -> int:
+    return call.arrived_ns
+
+
+def _kind(call: CallStatus) -> object:
+    """Return what must be the same on all ranks that take part in a call."""
+    return call.op, call.nbytes if call.op in _SAME_SIZE else 0
 
 
 def _explain_missing(

@@ -16,6 +16,7 @@ from drumline.core.errors import ERRORS, DrumlineError, WorkerError
 from drumline.core.formatting import name_ranks
 from drumline.core.nodes import name_rank
 from drumline.core.rundir import Event, EventKind, RunDir, read_events
+from drumline.launcher.hang import explain_end, missed_call
 
 _TRACEBACK_LINES = 40
 _LOG_LINES = 10
@@ -51,6 +52,8 @@ class RunOutcome:
         causes = [error for error in errors if not error["consequence"]]
         if causes:
             raise self._explain(causes[0], others=len(errors) - len(causes))
+        if (mismatch := explain_end(self.run, self.world_size)) is not None:
+            raise WorkerError(f"{mismatch[0]}; {self._logs()}", rank=mismatch[1])
         reported = {error["rank"] for error in errors}
         silent = [event for event in exits if event["rank"] not in reported]
         left = [event for event in silent if event["exit_code"] > 0]  # by itself: nobody ended it
@@ -70,8 +73,10 @@ class RunOutcome:
         if errors and missing:
             ranks = " or ".join(self._name(rank) for rank in missing)
             logs = self._log(missing[0]) if len(missing) == 1 else self._logs()
+            call = missed_call(self.run, self.world_size, missing[0])
+            without = "a word" if call is None else f"calling {call}"
             raise WorkerError(
-                f"rank {ranks} ended without a word; {self._fold(len(errors))}{logs}",
+                f"rank {ranks} ended without {without}; {self._fold(len(errors))}{logs}",
                 rank=missing[0],
             )
         if errors:

@@ -112,17 +112,12 @@ def create_script_run(
     name: str,
     script: list[str],
     *,
-    plans: tuple[NodePlan, ...] = (),
     root: Path = RUNS,
     out: Path | None = None,
 ) -> RunDir:
-    """Make the run directory of a script that is launched, with its manifest.
-
-    `plans`: the simulated nodes that it runs on.
-    """
+    """Make the run directory of a script that is launched, with its manifest."""
     run = RunDir.create(name, root=root, exact=out)
-    network = {"network": [plan.to_json() for plan in plans]} if plans else {}
-    run.write_json("manifest.json", {**build_manifest(sys.argv), "script": script, **network})
+    run.write_json("manifest.json", {**build_manifest(sys.argv), "script": script})
     return run
 
 

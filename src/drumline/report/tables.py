@@ -139,7 +139,7 @@ def ledger_verdict(ledger: Ledger, link: SlowLink | None = None) -> list[str]:
         return ["no step was logged"]
     lost = f"{ledger.lost_s / total:.0%} of the ranks' time was lost in communication"
     straggler = find_straggler(ledger)
-    if straggler is not None and straggler.lost_share > 0.5:
+    if straggler is not None and (straggler.stands_out or straggler.lost_share > 0.5):
         rank = f"rank {straggler.rank}"
         why = [f"{rank} is {straggler.why()}"] if straggler.phase else []
         return [f"{lost}; {straggler.lost_share:.0%} of that was waiting for {rank}", *why]

@@ -28,9 +28,11 @@ from drumline.core.rundir import EventWriter, RunDir, describe_start
 from drumline.core.task import RANK_OPTIONS, SCRATCH
 
 _CONSEQUENCE_DELAY_S = 0.5
-# What gloo and the store say when the other side is gone: a consequence, not a cause.
+# What gloo and the store say when the other side is gone, or sends what belongs to another call: a
+# consequence, not a cause.
 _PEER_GONE = re.compile(
-    r"connection (was )?(closed|reset|refused)|broken pipe|peer|failed to recv|socket",
+    r"connection (was )?(closed|reset|refused)|broken pipe|peer|failed to recv|socket"
+    r"|collective mismatch",
     re.IGNORECASE,
 )
 _FROM_TORCH = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})

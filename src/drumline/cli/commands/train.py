@@ -71,7 +71,7 @@ class ObserveOptions:
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Tell who hangs after so long without progress; 0: never.",
+            help="Tell who hangs within so long of the last progress; 0: never.",
         ),
     ] = 5.0
     on_hang: Annotated[
@@ -93,6 +93,12 @@ def run(
     link_rate: Annotated[
         str | None, typer.Option(metavar="RATE", help="Rate of each node's link, e.g. 100mbit.")
     ] = None,
+    slow_node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODE.KEY=VALUE", help="Slow down: 2.rate=100mbit or 3.cpu=0.5 (repeatable)."
+        ),
+    ] = None,
     module: Module = False,
     rank: Rank = None,
     world_size: WorldSize = None,
@@ -103,7 +109,7 @@ def run(
     Examples:
         drumline run train.py --epochs 3
         drumline run -j 2x2 train.py
-        drumline run -j 4x1 --link-rate 100mbit train.py
+        drumline run -j 4x1 --link-rate 1gbit --slow-node 2.rate=100mbit train.py
         drumline run -m package.train --epochs 3
         drumline run --on-hang stop --hang-after 30 train.py
         drumline run --rank 0 --world-size 2 --master node01:29500 train.py   (and rank 1 elsewhere)

@@ -9,7 +9,7 @@ While a run goes on, `StragglerWatch` accounts for every ten seconds and looks a
     windows of 10 s   │ rank 2 │ rank 2 │   –    │ rank 2 │ rank 2 │ rank 2 │   rank 2 stands out
                       │   –    │ rank 0 │   –    │   –    │   –    │   –    │   a checkpoint: nobody
 
-A rank stands out if it cost the others a tenth of their time, caused most of what was lost, has a
+A rank stands out if it cost the others a tenth of their time, caused most of their waiting, has a
 phase to explain it, and did so in most windows. Noise gives the last place to another rank each
 time, and a checkpoint falls into one window or two.
 """
@@ -63,11 +63,18 @@ class Straggler:
     """the share of the others' time that they waited for it"""
     lost_share: float
     """the share of all time lost in communication that it caused"""
+    waited_share: float
+    """the share of all waiting that it caused"""
     phase: Phase | None
     """None: it takes no longer than the others in any, e.g. since it waits itself"""
     excess_s: float
     """how much longer it takes there than the others' median, per step (or second)"""
     unit: str
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it cost the others much time, most of their waiting, and a phase explains it."""
+        return self.phase is not None and self.cost >= _LEAST_COST and self.waited_share > 0.5
 
     def why(self) -> str:
         """Say in which phase it is slow: `slow in data, 41 ms a step above the others`."""
@@ -94,6 +101,7 @@ def find_straggler(ledger: Ledger) -> Straggler | None:
         rank=worst.rank,
         cost=worst.caused_s / spent_s,
         lost_share=worst.caused_s / ledger.lost_s,
+        waited_share=worst.caused_s / sum(row.caused_s for row in ledger.ranks),
         phase=phase if explained else None,
         excess_s=excess[phase] / ledger.count if explained else 0.0,
         unit=ledger.unit,
@@ -109,7 +117,7 @@ def find_steady(windows: Sequence[Ledger]) -> Straggler | None:
     if len(windows) < _LEAST_WINDOWS:
         return None
     found = find_straggler(_sum(windows))
-    if found is None or found.phase is None or found.cost < _LEAST_COST or found.lost_share < 0.5:
+    if found is None or not found.stands_out:
         return None
     each = [one for window in windows if (one := find_straggler(window)) is not None]
     same = [one for one in each if one.rank == found.rank and one.cost >= _LEAST_COST]

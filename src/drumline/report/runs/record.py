@@ -129,8 +129,9 @@ class RunRecord:
         """The simulated nodes that it ran on."""
         if self.spec is not None:
             return self.spec.node_plans
-        found = self.manifest.get("network")
-        return tuple(map(NodePlan.from_json, found)) if isinstance(found, list) else ()
+        network = self.manifest.get("network")
+        found = network.get("nodes", ()) if isinstance(network, dict) else ()
+        return tuple(map(NodePlan.from_json, found))
 
     @property
     def nodes(self) -> int:
