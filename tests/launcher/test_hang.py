@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from dataclasses import replace
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from drumline.core.status import CallStatus, Phase, RankStatus
-from drumline.launcher.activity import RankActivity
+from drumline.core.rundir import RunDir
+from drumline.core.status import CallStatus, Phase, RankStatus, StatusWriter
+from drumline.launcher.activity import RankActivity, look_at_ranks
 from drumline.launcher.hang import HangWatch, explain_hang
-from drumline.launcher.stacks import Stacks, parse_stacks
+from drumline.launcher.stacks import Frame, Stacks, ask_stacks, parse_stacks
 from sshd import wait_until
 
 DUMP = """Thread 0x00007f01 (most recent call first):
@@ -42,6 +44,7 @@ def status(rank, *calls, groups=None, **known):
     seen = RankStatus(
         rank=rank,
         pid=1,
+        started=1,
         beats=1,
         beat_ns=1,
         phase=Phase.OTHER,
@@ -205,6 +208,38 @@ def test_the_main_thread_is_the_last_that_is_listed():
     stacks = parse_stacks(0, DUMP)
     assert [frame.function for frame in stacks.main] == ["x", "read", "<module>"]
     assert str(stacks.place) == "/home/me/loader.py:88 in read"
+
+
+def test_a_process_that_nobody_has_waited_for_has_ended(tmp_path):
+    """Ranks' exit codes are asked for without reaping them: /proc has them until the run's end."""
+    run = RunDir.create("x", root=tmp_path)
+    child = os.fork()
+    if child == 0:
+        StatusWriter(run.rank_status(0))
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    try:
+        assert Path(f"/proc/{child}").exists()
+        assert [rank.alive for rank in look_at_ranks(run, [0])] == [False]
+        assert ask_stacks(run, [0])[0].silent == "it has ended"
+    finally:
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "of_library"),
+    [
+        ("/home/me/loader.py", False),
+        ("/home/me/drumline/labs/mine.py", False),
+        ("<ipython-input-3>", False),
+        ("/usr/lib/python3.12/threading.py", True),
+        ("/opt/env/lib/python3.11/site-packages/torch/nn/modules/module.py", True),
+        ("/home/ubuntu/.drumline/lib-ab12/drumline/observer/collectives.py", True),
+        ("<frozen runpy>", True),
+    ],
+)
+def test_libraries_are_known_on_whichever_machine_they_are(path, of_library):
+    assert Frame(path=path, line=1, function="f").of_library is of_library
 
 
 def test_no_answer():

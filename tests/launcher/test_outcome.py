@@ -8,6 +8,7 @@ import pytest
 
 from drumline.core.errors import DrumlineError, SpecError, UsageError, WorkerError
 from drumline.core.rundir import EventWriter, RunDir
+from drumline.core.status import StatusWriter
 from drumline.launcher.outcome import RunOutcome
 from drumline.spec.load import load_spec, write_run_spec
 
@@ -174,6 +175,47 @@ def test_where_there_are_only_consequences_the_first_is_told(run):
     told = outcome(run)
     assert told.fields == {"rank": 1}
     assert "Connection closed by peer" in told.message
+
+
+def called(run: RunDir, rank: int, *calls: tuple[str, int], world_size: int = 3) -> None:
+    """Leave the status of a rank that has made these calls, kind and bytes each."""
+    status = StatusWriter(run.rank_status(rank))
+    group = status.add_group("0", range(world_size))
+    for seq, (op, nbytes) in enumerate(calls, start=1):
+        status.call_began(group, seq, op, nbytes, seq, in_backward=False)
+
+
+def test_a_mismatch_is_the_cause_where_gloo_only_says_what_it_received(run):
+    """Whoever aborts first is told by gloo, though it did nothing wrong."""
+    write(run, 0, start(), error(0, 1.0, consequence=True, trace=LOST))
+    write_node(run, left(0, -signal.SIGABRT))
+    for rank in range(3):
+        called(run, rank, ("all_reduce", 4), ("all_reduce", 28 if rank == 1 else 4))
+    told = outcome(run, world_size=3)
+    assert told.fields == {"rank": 1}
+    assert told.message.startswith(
+        "mismatch: rank 1 called all_reduce #2 (28 B) where ranks 0 and 2 called all_reduce #2 "
+        "(4 B); "
+    )
+
+
+def test_an_exception_comes_before_what_it_led_to(run):
+    """Rank 1 failed, and called a barrier on its way out."""
+    write(run, 1, start(), error(1, 1.0))
+    for rank in range(3):
+        called(run, rank, ("barrier", 0) if rank == 1 else ("all_reduce", 4))
+    assert outcome(run, world_size=3).message.startswith("rank 1 failed:")
+
+
+def test_a_rank_that_left_early_is_told_with_what_it_did_not_call(run):
+    for rank in (0, 2):
+        write(run, rank, start(), error(rank, 1.0, consequence=True, trace=LOST))
+        called(run, rank, ("all_reduce", 4), ("broadcast", 8))
+    called(run, 1, ("all_reduce", 4))
+    told = outcome(run, world_size=3).message
+    assert told.startswith(
+        "rank 1 ended without calling broadcast #2 (8 B) that ranks 0 and 2 waited in; "
+    )
 
 
 def test_errors_of_an_earlier_attempt_are_not_told(run):

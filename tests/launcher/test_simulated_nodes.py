@@ -196,6 +196,20 @@ def test_a_script_runs_on_nodes_too(drumline):
     assert network_of(drumline.folder / "runs" / "hello-1")["nodes"][1]["rate"] == 100_000_000
 
 
+def test_the_slow_link_of_a_script_is_named(drumline):
+    (drumline.folder / "loop.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "for _ in range(15):\n"
+        "    dist.all_reduce(torch.ones(100_000))\n"
+        "dist.destroy_process_group()\n"
+    )
+    links = ("--link-rate", "500mbit", "--slow-node", "1.rate=20mbit")
+    answer = drumline("run", "-j", "3x1", *links, "loop.py")
+    assert answer.code == 0, answer.err
+    assert "the link of node 1 (20mbit) is the slowest" in answer.out
+
+
 def test_a_delay_that_the_kernel_cannot_make_is_refused_before_anything_starts(drumline):
     doctor = drumline("doctor", "--json").json["checks"]
     if next(check["good"] for check in doctor if check["name"] == "link delay"):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from drumline.report.ledger.accounts import compute_ledger
 from drumline.report.ledger.straggler import Phase, StragglerWatch, find_steady, find_straggler
+from drumline.report.tables import ledger_verdict
 from metered_runs import SECOND, ddp_logs, loop_logs
 
 MS = 10**6
@@ -106,6 +107,16 @@ def test_noise_of_ten_percent_raises_no_alarm(seed, ranks):
         for _ in range(6)
     ]
     assert find_steady(noisy) is None
+
+
+@pytest.mark.parametrize(("transfer_ms", "named"), [(5, True), (80, True), (2000, False)])
+def test_who_causes_most_of_the_waiting_stands_out_however_much_is_transfer(transfer_ms, named):
+    """Unless the waiting is next to nothing beside it."""
+    logs = ddp_logs(
+        ranks=3, compute_ms=lambda rank, _: 10 + 40 * (rank == 1), transfer_ms=transfer_ms
+    )
+    verdict = ledger_verdict(compute_ledger(logs))
+    assert ("rank 1 is slow in compute, 40 ms a step above the others" in verdict) is named
 
 
 def watch(logs, *, until_s, every_s=5.0):

@@ -80,5 +80,6 @@ class HangReporter:
         with EventWriter(self.run.launcher_events) as events:
             events.write("hang", **hang.to_record())
         if self.options.on_hang == "stop":
-            raise WorkerError(f"{say_hang(hang)}\nthe run was ended; stacks: {self.run.logs}")
+            said = f"{say_hang(hang)}\nthe run was ended; stacks: {self.run.logs}"
+            raise WorkerError(said, rank=hang.rank)
         print_text(self.console, f"{say_hang(hang)}\nall stacks: {self.run.logs}/rank-*.stacks")

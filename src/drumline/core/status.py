@@ -6,7 +6,8 @@ file that it maps into its memory: writing costs a microsecond and asks nothing 
 what was written is there for every reader at once, even after SIGKILL.
 
     events/rank-N.status
-        head     pid, beats: how often the rank has made progress, and when it did last; phase; step
+        head     the process; beats: how often it has made progress, and when it did last; phase,
+                 step
         calls    the last collectives and messages, a slot each: of which group, the how-manieth
                  of that group on this rank, kind, bytes, when it began and ended (0: not yet)
         groups   the process groups that were seen: name and members of each, as JSON
@@ -29,13 +30,14 @@ from pathlib import Path
 from typing import Self
 
 from drumline.core.json_lines import Message, Record
+from drumline.core.processes import start_time
 
 STACKS_SIGNAL = signal.SIGRTMIN + 9
 """makes an observed rank write the Python stacks of its threads, whatever it is doing"""
 
-_MAGIC = b"DRUMST01"
-_HEAD = struct.Struct("<8sqqqqqq")  # magic, pid, step, step_ns, beats, beat_ns, phase
-_BEAT, _BEAT_AT = struct.Struct("<qqq"), struct.calcsize("<8sqqq")
+_MAGIC = b"DRUMST02"
+_HEAD = struct.Struct("<8sqqqqqqq")  # magic, pid, started, step, step_ns, beats, beat_ns, phase
+_BEAT, _BEAT_AT = struct.Struct("<qqq"), struct.calcsize("<8sqqqq")
 _END = struct.Struct("<q")
 _CALL = struct.Struct("<qqqqqq16s")  # group, seq, flags, nbytes, arrived_ns, ended_ns, op
 _SLOTS = 256
@@ -77,6 +79,8 @@ class RankStatus(Record):
 
     rank: int
     pid: int
+    started: int
+    """when this process did, by `core.processes.start_time`"""
     beats: int
     beat_ns: int
     phase: Phase
@@ -86,6 +90,11 @@ class RankStatus(Record):
     calls: list[CallStatus]
     groups: dict[str, tuple[int, ...]]
     """the members of each process group that it has used, by name"""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process is there, and has not said that its program has ended."""
+        return self.phase is not Phase.ENDED and start_time(self.pid) == self.started
 
     @property
     def waits_in(self) -> list[CallStatus]:
@@ -130,6 +139,7 @@ class StatusWriter:
             self._map = mmap.mmap(file.fileno(), _SIZE)
         self._path = path
         self._groups: dict[str, tuple[int, ...]] = {}
+        self._process = os.getpid(), start_time(os.getpid()) or 0
         self._beats = self._calls = 0
         self._phase = 0
         self.stepped(0, 0, 0)
@@ -144,7 +154,7 @@ class StatusWriter:
 
     def stepped(self, step: int, step_ns: int, now_ns: int) -> None:
         """Note the end of a step, and how long steps usually take."""
-        values = (os.getpid(), step, step_ns, self._beats, now_ns, self._phase)
+        values = (*self._process, step, step_ns, self._beats, now_ns, self._phase)
         _HEAD.pack_into(self._map, 0, _MAGIC, *values)
         self.beat(now_ns)
 
@@ -188,10 +198,11 @@ def read_status(path: Path, rank: int) -> RankStatus | None:
     if len(content) < _SIZE or not content.startswith(_MAGIC):
         return None
     groups = _read_groups(content)
-    _, pid, step, step_ns, beats, beat_ns, phase = _HEAD.unpack_from(content)
+    _, pid, started, step, step_ns, beats, beat_ns, phase = _HEAD.unpack_from(content)
     return RankStatus(
         rank=rank,
         pid=pid,
+        started=started,
         beats=beats,
         beat_ns=beat_ns,
         phase=Phase(phase),

@@ -7,6 +7,7 @@ checkpoint is no hang. All of it is read from files, so it works for ranks that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import Self
 from drumline.core.json_lines import Message, Record
 from drumline.core.processes import is_stopped
 from drumline.core.rundir import RunDir
-from drumline.core.status import Phase, RankStatus, read_status
+from drumline.core.status import RankStatus, read_status
 
 PATIENCE = 10
 """so many times longer may take what is known to be slow, or uses the processor"""
@@ -55,9 +56,8 @@ class _Seen:
     """What a rank had done when it was last looked at, and when it has made progress."""
 
     beats: int = -1
-    cpu_s: float = 0.0
-    nbytes: int = 0
-    looked: float = 0.0
+    used: tuple[float, int] | None = None
+    """processor seconds and bytes, while its status does not move"""
     progress: float = 0.0
     beat: float = 0.0
 
@@ -71,20 +71,21 @@ class ActivityWatch:
     hang_after_s: float
     _seen: dict[int, _Seen] = field(default_factory=dict)
     _looked: float = 0.0
+    _looked_before: float = 0.0
     _known: list[RankActivity] = field(default_factory=list)
 
     def look(self) -> list[RankActivity]:
         """Return what each rank does that has a status, a quarter of a second ago at most."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_S:
-            self._looked = now
+            self._looked_before, self._looked = self._looked, now
             found = (read_status(self.run.rank_status(rank), rank) for rank in self.ranks)
             self._known = [self._look_at(status, now) for status in found if status is not None]
         return self._known
 
     def _look_at(self, status: RankStatus, now: float) -> RankActivity:
         seen = self._seen.setdefault(status.rank, _Seen())
-        alive = status.phase is not Phase.ENDED and os.path.exists(f"/proc/{status.pid}")
+        alive = status.is_alive
         if alive:
             self._note_progress(seen, status, now)
         return RankActivity(
@@ -96,20 +97,21 @@ class ActivityWatch:
         )
 
     def _note_progress(self, seen: _Seen, status: RankStatus, now: float) -> None:
-        """Note whether a rank has made progress since the last look."""
-        cpu_s, nbytes = _used(status.pid)
+        """Note whether a rank has made progress since the last look.
+
+        What it has used is looked up only where its status has not moved: that takes longest.
+        """
         beats = status.beats != seen.beats
-        works = not status.waits_in and (
-            cpu_s - seen.cpu_s > _BUSY * (now - seen.looked)
-            or nbytes - seen.nbytes > _BUSY_BYTES * (now - seen.looked)
-        )
         if beats:
-            seen.beat = now
-        if now - seen.beat > PATIENCE * self.hang_after_s:
-            works = False
-        if beats or works:
+            seen.beats, seen.beat, seen.progress, seen.used = status.beats, now, now, None
+            return
+        before, seen.used = seen.used, _used(status.pid)
+        if status.waits_in or before is None or now - seen.beat > PATIENCE * self.hang_after_s:
+            return
+        cpu_s, nbytes = (used - was for used, was in zip(seen.used, before, strict=True))
+        since_s = now - self._looked_before
+        if cpu_s > _BUSY * since_s or nbytes > _BUSY_BYTES * since_s:
             seen.progress = now
-        seen.beats, seen.cpu_s, seen.nbytes, seen.looked = status.beats, cpu_s, nbytes, now
 
 
 def look_at_ranks(run: RunDir, ranks: Sequence[int]) -> list[RankActivity]:
@@ -121,13 +123,11 @@ def _used(pid: int) -> tuple[float, int]:
     """Return the processor time and the bytes read and written of a process and its children."""
     seconds, nbytes = 0.0, 0
     for one in (pid, *_children(pid)):
-        try:
+        with contextlib.suppress(OSError):
             stat = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-            io = Path(f"/proc/{one}/io").read_text().split()
-        except OSError:
-            continue
-        seconds += (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-        nbytes += int(io[1]) + int(io[3])
+            seconds += (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+            io = Path(f"/proc/{one}/io").read_text().split()  # another user's is not readable
+            nbytes += int(io[1]) + int(io[3])
     return seconds, nbytes
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +19,19 @@ from pathlib import Path
 from drumline.core.json_lines import Message
 from drumline.core.processes import is_stopped
 from drumline.core.rundir import RunDir
-from drumline.core.status import STACKS_SIGNAL, Phase, read_status
+from drumline.core.status import STACKS_SIGNAL, read_status
 
 _ANSWER_S = 1.0
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.*:")
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)", re.MULTILINE)
-_PACKAGE = str(Path(__file__).parents[1])
 _STARTS = ("drumline/agent/", "drumline/observe.py", "<string>", "<frozen ")
 """by which a program was started: of no interest at the end of its stack"""
-_LIBRARIES = (sysconfig.get_path("stdlib"), "-packages/", "<frozen ", "<string>", _PACKAGE)
+_LIBRARY = re.compile(
+    r"-packages/|/lib/python3\.\d+/|^<(frozen |string>)|/drumline/(observe\.py|"
+    r"(agent|comm|core|data|interactive|models|observer|optim|parallel|probe|trainer)/)"
+)
+"""how paths of libraries look: stacks of a cluster's nodes are read elsewhere, too"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class Frame:
     @property
     def of_library(self) -> bool:
         """Whether it is in a library rather than in the user's program."""
-        return any(library in self.path for library in _LIBRARIES)
+        return _LIBRARY.search(self.path) is not None
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} in {self.function}"
@@ -81,7 +83,7 @@ def ask_stacks(run: RunDir, ranks: Sequence[int]) -> dict[int, Stacks]:
         status = read_status(run.rank_status(rank), rank)
         if status is None:
             found[rank] = Stacks(rank=rank, silent="it is not observed")
-        elif status.phase is Phase.ENDED or (mask := _caught(status.pid)) is None:
+        elif not status.is_alive or (mask := _caught(status.pid)) is None:
             found[rank] = Stacks(rank=rank, silent="it has ended")
         elif not mask >> (STACKS_SIGNAL - 1) & 1:
             found[rank] = Stacks(rank=rank, silent="another program has taken its place")
