@@ -173,8 +173,8 @@ def idle(seconds, *, step=41, step_s=0.01):
 @pytest.mark.parametrize(
     ("ranks", "hang"),
     [
-        (idle(4.4), False),
-        (idle(4.6), True),
+        (idle(4.2), False),
+        (idle(4.3), True),
         (idle(5.1, step_s=2), False),  # steps usually take longer
         (idle(6.1, step_s=2), True),
         (idle(49, step=0), False),  # it loads, or waits for a person

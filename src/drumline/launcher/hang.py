@@ -24,7 +24,7 @@ from drumline.launcher.stacks import Stacks
 
 _USUAL_STEPS = 3
 """so many usual steps without progress are a hang, where they are longer than what was asked for"""
-_EARLIER = 0.9
+_EARLIER = 0.85
 """the share of the time that was asked for after which to look, so that it is told within it"""
 _SLOW_WORK = (
     *("torch/serialization.py", "torch/distributed/checkpoint", "safetensors", "torch/_inductor"),
