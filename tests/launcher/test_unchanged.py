@@ -274,6 +274,29 @@ def test_plain_ddp_ends_when_it_has_ended(drumline):
     assert done.stdout.count("] done\n") == 5
 
 
+INNER_DDP = """
+import torch, torch.distributed as dist
+
+def train():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 5))
+    for _ in range(5):
+        model(torch.randn(3, 5)).sum().backward()
+        dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+
+dist.init_process_group("gloo")
+train()  # DDP's reducer, which has the group last, goes with the function's end
+print("done")
+"""
+
+
+@pytest.mark.parametrize("ledger", ["--ledger", "--no-ledger"])
+def test_a_function_that_destroys_its_group_ends(drumline, ledger):
+    done = launch(drumline, INNER_DDP, "-j", "1x5", ledger)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("] done\n") == 5
+
+
 DESTRUCTOR_HANGS = """
 import time
 

@@ -11,8 +11,7 @@ torchrun's ranks find, and its process ends as Python's do. What comes around it
        come to rest, and the exit code is noted
     5. Python takes the process apart
 
-(4) is there since a thread of gloo that lets go of a Python object needs the GIL, and (5) destroys
-a process group with the GIL held, waiting for that thread: for ever.
+Why gloo's threads must rest is told in `comm/gloo_threads.py`: (5) destroys process groups, too.
 
 `python -m drumline.agent.worker RUNDIR` is what mpirun starts for each rank. It forks the rank,
 before torch is loaded, and waits for it: somebody must note how a rank ended that was killed and
@@ -24,7 +23,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import os
-import re
 import runpy
 import sys
 import time
@@ -41,9 +39,6 @@ from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import MODULE, AgentTask
 
 _THREADS = "OMP_NUM_THREADS"
-_REST_S = 2.0  # gloo's threads have nothing to do by then, and need a core for a moment
-_LOOK_S = 0.002
-_TELLS_OF_RUNNING = re.compile("^State|ctxt_switches")
 
 
 def run_worker(
@@ -115,6 +110,7 @@ def run_script(
 
     `observed`: whether its steps and collectives are noted.
     """
+    from drumline.comm.gloo_threads import rest_before_destroying
     from drumline.comm.group import pin_interface, register_backends
     from drumline.comm.store import LOOPBACK
     from drumline.trainer.rank import enter_run, note_failure
@@ -123,6 +119,7 @@ def run_script(
     ending = Ending(events, note)
     last.append(ending)
     register_backends()
+    rest_before_destroying()
     pin_interface(os.environ.get("MASTER_ADDR", LOOPBACK))
     if observed:
         from drumline.observer import observe_rank
@@ -190,6 +187,8 @@ class Ending:
             return
         with contextlib.suppress(Exception):  # a full disk; the program has ended well or not
             self._events.close()
+        from drumline.comm.gloo_threads import rest_gloo_threads
+
         rest_gloo_threads()
         if self.code is not None:
             with contextlib.suppress(OSError):
@@ -198,27 +197,6 @@ class Ending:
     def _flush(self) -> None:
         with contextlib.suppress(Exception):
             self._events.flush()
-
-
-def rest_gloo_threads() -> None:
-    """Wait until no thread of gloo runs, nor waits for the GIL: this thread lets go of it."""
-    deadline, before = time.monotonic() + _REST_S, None
-    while (now := _gloo_threads()) and time.monotonic() < deadline:
-        if now == before and not any("R (running)" in account for account in now):
-            return
-        before = now
-        time.sleep(_LOOK_S)
-
-
-def _gloo_threads() -> list[str]:
-    """Return the kernel's account of each of gloo's threads: its state, and how often it ran."""
-    accounts = []
-    with contextlib.suppress(OSError):
-        for thread in Path("/proc/self/task").iterdir():
-            lines = (thread / "status").read_text().splitlines()
-            if lines[0].endswith("pt_gloo_runloop"):
-                accounts.append(" ".join(line for line in lines if _TELLS_OF_RUNNING.search(line)))
-    return accounts
 
 
 _AS_TORCHRUN = {

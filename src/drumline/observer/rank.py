@@ -20,6 +20,7 @@ from pathlib import Path
 
 from torch.distributed import PrefixStore, TCPStore
 
+from drumline.comm.gloo_threads import rest_before_destroying
 from drumline.comm.hosts import measure_clock, this_host
 from drumline.comm.meter import Footprint, count_sent_bytes
 from drumline.core.join import outer_launcher
@@ -75,6 +76,7 @@ def observe(name: str | None = None) -> Path | None:
         if launcher is not None:
             launcher.announce(run)
             atexit.register(launcher.note.unlink, missing_ok=True)
+    rest_before_destroying()
     events = EventWriter(run.rank_events(rank))
     events.write("start", **describe_start(rank, attempt=0))
     if rank == 0:
