@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 from drumline.core.errors import DrumlineError
 from drumline.data import Dataset, build_dataset
 from drumline.data.check import check_data
+from drumline.data.loader import LoadedSplit, Loading
 from drumline.spec.data import DataSpec
 
 PIECES = [np.array([3, 0]), np.array([5]), np.array([7, 8, 9])]
@@ -78,6 +79,20 @@ def words() -> list[Any]:
 def lengths(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     sizes = torch.tensor([[float(len(sample["text"]))] for sample in samples])
     return sizes, sizes.long().flatten() - 1
+
+
+def odd_alone(samples: list[Any]) -> Any:
+    """A collate that leaves samples out."""
+    return default_collate([sample for sample in samples if sample[1]])
+
+
+def collated_to_nothing(samples: list[Any]) -> None:
+    """A collate that forgot its return."""
+
+
+def once() -> tuple[Any, list[Any]]:
+    """A generator, which a second epoch would find empty, and a list to test on."""
+    return (sample for sample in noisy()), [*noisy(2)]
 
 
 def nothing() -> None:
@@ -169,12 +184,29 @@ def test_an_own_collate() -> None:
         ("stream", {"samples": 5, "validation": 0.1}, "data.validation is a share"),
         ("noisy", {"cuont": 5}, "no option 'cuont'.*did you mean 'count'"),
         ("noisi", {}, "has no 'noisi'.*did you mean 'noisy'"),
+        ("once", {"samples": 5}, "returns a generator to train on, .* but each epoch begins anew"),
         ("words", {"collate": f"{MODULE}:length"}, "has no 'length'.*did you mean 'lengths'"),
     ],
 )
 def test_what_a_factory_may_not_return(factory: str, keys: dict[str, Any], words: str) -> None:
     with pytest.raises(DrumlineError, match=words):
         build(factory, **keys)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("collate", "words"),
+    [
+        ("odd_alone", r"of shape \[1\] for 2 samples, but .*let data.collate keep every sample"),
+        ("collated_to_nothing", "is a NoneType, but must be .inputs, targets."),
+    ],
+)
+def test_a_collate_that_drops_samples(collate: str, words: str, workers: int) -> None:
+    loading = Loading(
+        name="mine", seed=1, dtype=torch.float32, workers=workers, collate=globals()[collate]
+    )
+    with pytest.raises(DrumlineError, match=f"^a batch of mine .*{words}"):
+        list(LoadedSplit(noisy(), loading).batches([np.array([4, 5])]))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -254,6 +286,12 @@ def test_a_text_of_any_characters(tmp_path: Path) -> None:
     assert data.train.decode(inputs[0]) == letters[:10]
     assert targets[1].tolist() == [*range(291, 300), 0]
     assert (len(data.train), len(data.test), len(data.validation or ())) == (242, 29, 26)
+
+
+def test_a_text_of_five_characters(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("abcde")
+    with pytest.raises(DrumlineError, match="this split of the text has 0; use a longer text"):
+        folder_data(f"{tmp_path}/short.txt", sequence=4)
 
 
 def test_a_hugging_face_data_set_on_disk(tmp_path: Path) -> None:

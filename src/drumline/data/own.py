@@ -6,7 +6,7 @@ on, and a share of the rest (`data.validation`), if that is asked for, what it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +231,13 @@ def _build_by_factory(spec: DataSpec, loading: Loading) -> Dataset:
     for part in sets.values():
         if not is_map_style(part) and not hasattr(part, "__iter__"):
             raise FACTORIES.wrong_result(spec.name, part)
+    if isinstance(sets["train"], Iterator):  # what is tested on is kept in memory
+        kind = type(sets["train"]).__name__
+        raise FACTORIES.error(
+            spec.name,
+            f"returns a {kind} to train on, which gives its samples once, but each epoch begins "
+            f"anew; return an object whose __iter__ begins with the first sample each time",
+        )
     parts = {key: _build_split(spec, part, loading, key) for key, part in sets.items()}
     task, outputs = _look_at(spec, sets["train"], loading)
     if not is_map_style(sets["train"]):

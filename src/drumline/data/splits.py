@@ -66,6 +66,14 @@ class _InMemory:
         """Yield a batch of each of these pieces."""
         return (self.batch(piece) for piece in pieces)
 
+    def to(self, device: torch.device | str) -> Self:
+        """Return the split with its tensors on the device."""
+        moved = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
+        return moved
+
 
 class ImageSplit(_InMemory):
     """Images as bytes, [n, channels, height, width], and their labels.
@@ -94,14 +102,6 @@ class ImageSplit(_InMemory):
         pixels = self.images.index_select(0, where)
         return torch.add(self._offset, pixels, alpha=self._scale), self._targets[where]
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the split with images and labels on the device."""
-        moved = copy(self)
-        moved.images = self.images.to(device)
-        moved._targets = self._targets.to(device)
-        moved._offset = self._offset.to(device)
-        return moved
-
 
 class TextSplit(_InMemory):
     """Characters as token numbers; a sample is a window of `sequence` characters.
@@ -119,30 +119,25 @@ class TextSplit(_InMemory):
         self, tokens: Tensor, *, vocabulary: str, sequence: int, samples: int | None = None
     ) -> None:
         if len(tokens) <= sequence:
+            most = len(tokens) - 1
+            fix = f"set data.sequence={most} or less" if most > 1 else "use a longer text"
             raise UsageError(
                 f"data.sequence is {sequence} characters, but this split of the text has "
-                f"{len(tokens)}; set data.sequence={len(tokens) - 1} or less"
+                f"{len(tokens)}; {fix}"
             )
-        self.tokens = tokens
+        self.tokens = tokens if samples is None else tokens[: samples * sequence + 1]
         self.vocabulary = vocabulary
         self.sequence = sequence
-        self._windows = tokens.unfold(0, sequence + 1, sequence)[:samples]  # a view
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return (len(self.tokens) - 1) // self.sequence
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return tokens [b, sequence] and, at each place, the token that follows; both int64."""
         where = torch.from_numpy(indices).to(self.tokens.device)
-        windows = self._windows.index_select(0, where).long()
+        windows = self.tokens.unfold(0, self.sequence + 1, self.sequence)  # a view
+        windows = windows.index_select(0, where).long()
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
-
-    def to(self, device: torch.device | str) -> Self:
-        """Return the split with its text on the device."""
-        moved = copy(self)
-        moved.tokens = self.tokens.to(device)
-        moved._windows = moved.tokens.unfold(0, self.sequence + 1, self.sequence)[: len(self)]
-        return moved
 
     def decode(self, tokens: Tensor) -> str:
         """Return the characters of a row of tokens."""
@@ -172,12 +167,6 @@ class TensorSplit(_InMemory):
         """Return inputs [b, …] and targets, [b] of classes or [b, outputs] of numbers."""
         where = torch.from_numpy(indices).to(self.inputs.device)
         return self.inputs.index_select(0, where), self.targets.index_select(0, where)
-
-    def to(self, device: torch.device | str) -> Self:
-        """Return the split with its samples on the device."""
-        moved = copy(self)
-        moved.inputs, moved.targets = self.inputs.to(device), self.targets.to(device)
-        return moved
 
 
 class SplitView:

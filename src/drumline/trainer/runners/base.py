@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import NotRequired, TypedDict
 
 import numpy as np
@@ -71,8 +71,7 @@ class TrainContext:
 
         The pieces of all of them are known to the data set at once, which may load ahead.
         """
-        self.sampler.set_epoch(epoch)
-        local = list(self.sampler.batches(first))
+        local = list(self.sampler.batches(epoch, first))
         cuts = [self._cut(batch.indices) for batch in local]
         pieces = self.data.train.batches(chain.from_iterable(cuts), epoch=epoch)
         for batch, cut in zip(local, cuts, strict=True):
@@ -201,7 +200,7 @@ class StepBatch(LocalBatch):
 
     def fetch(self) -> Iterator[tuple[Indices, Batch]]:
         """Fetch the pieces one after the other."""
-        return zip(self.cut, self.pieces, strict=False)
+        return zip(self.cut, islice(self.pieces, len(self.cut)), strict=True)
 
 
 class StepTimes(TypedDict):
