@@ -29,18 +29,20 @@ def check_data(spec: DataSpec) -> None:
         case "table":
             _check_table(spec)
         case "text":
-            from drumline.data.table import open_file, table_files
+            from drumline.data.columns import open_file
+            from drumline.data.table import table_files
 
-            for path in table_files(spec):
+            for path in table_files(spec).values():
                 open_file(path).close()
         case "folder":
             _check_folder(spec)
 
 
 def _check_table(spec: DataSpec) -> None:
-    from drumline.data.table import choose_columns, column_names, table_files
+    from drumline.data.columns import column_names
+    from drumline.data.table import choose_columns, table_files
 
-    for path in table_files(spec):
+    for path in table_files(spec).values():
         names = column_names(path)
         if names is not None:
             choose_columns(spec, names)

@@ -36,7 +36,7 @@ from drumline.core.errors import DataError, DrumlineError, UsageError
 from drumline.core.formatting import counted
 from drumline.core.processes import die_with_parent
 from drumline.data.partition import Indexable, Indices
-from drumline.data.splits import Batch, Inputs
+from drumline.data.splits import Batch
 
 _BITS = 2**32
 

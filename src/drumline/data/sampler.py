@@ -1,6 +1,6 @@
 """Samplers: one rank's view of the epoch, step by step.
 
-`BatchSampler` is what Drumline's own loop goes through; `PartitionSampler` gives the same partitions to
+`BatchSampler` is what Drumline's own loop iterates; `PartitionSampler` gives the same partitions to
 any DataLoader, in the place of torch's DistributedSampler.
 """
 

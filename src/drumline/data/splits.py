@@ -75,34 +75,6 @@ class _InMemory:
         return moved
 
 
-class ImageSplit(_InMemory):
-    """Images as bytes, [n, channels, height, width], and their labels.
-
-    `images` is a uint8 tensor, `labels` int64; `mean` and `std` are of pixels scaled to 0…1, and
-    `dtype` is what batches of images have.
-    """
-
-    def __init__(
-        self, images: Tensor, labels: Tensor, *, mean: float, std: float, dtype: torch.dtype
-    ) -> None:
-        self.images = images
-        self.labels: npt.NDArray[np.int64] = labels.numpy()
-        self._targets = labels
-        # (x / 255 - mean) / std = offset + scale * x. The offset has the images' number of dims, so
-        # that torch converts, multiplies and adds in one vectorised pass.
-        self._scale = 1 / (255 * std)
-        self._offset = torch.full((1, 1, 1, 1), -mean / std, dtype=dtype)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Return normalised images [b, channels, height, width] and labels [b]."""
-        where = torch.from_numpy(indices).to(self.images.device)
-        pixels = self.images.index_select(0, where)
-        return torch.add(self._offset, pixels, alpha=self._scale), self._targets[where]
-
-
 class TextSplit(_InMemory):
     """Characters as token numbers; a sample is a window of `sequence` characters.
 
@@ -147,16 +119,14 @@ class TextSplit(_InMemory):
 class TensorSplit(_InMemory):
     """Inputs and targets as they are, such as the rows of a table.
 
-    Whole numbers are classes or tokens and stay int64; `dtype` is what all other numbers have.
+    Bytes stay bytes, other whole numbers are classes or tokens (int64); `dtype` is what all other
+    numbers have.
     """
 
     def __init__(
         self, inputs: npt.NDArray[Any], targets: npt.NDArray[Any], *, dtype: torch.dtype
     ) -> None:
-        self.inputs, self.targets = (
-            torch.from_numpy(part).to(dtype if part.dtype.kind == "f" else torch.int64)
-            for part in (inputs, targets)
-        )
+        self.inputs, self.targets = _to_tensor(inputs, dtype), _to_tensor(targets, dtype)
         classes = self.targets.dim() == 1 and not self.targets.is_floating_point()
         self.labels: npt.NDArray[np.int64] | None = self.targets.numpy() if classes else None
 
@@ -167,6 +137,40 @@ class TensorSplit(_InMemory):
         """Return inputs [b, …] and targets, [b] of classes or [b, outputs] of numbers."""
         where = torch.from_numpy(indices).to(self.inputs.device)
         return self.inputs.index_select(0, where), self.targets.index_select(0, where)
+
+
+def _to_tensor(numbers: npt.NDArray[Any], dtype: torch.dtype) -> Tensor:
+    found = torch.from_numpy(numbers)
+    if found.dtype == torch.uint8:
+        return found
+    return found.to(dtype if found.is_floating_point() else torch.int64)
+
+
+class ImageSplit(TensorSplit):
+    """Images as bytes, [n, channels, height, width], and their targets.
+
+    `mean` and `std` are of pixels scaled to 0…1, and `dtype` is what batches of images have.
+    """
+
+    def __init__(
+        self,
+        images: npt.NDArray[np.uint8],
+        targets: npt.NDArray[Any],
+        *,
+        mean: float,
+        std: float,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(images, targets, dtype=dtype)
+        # (x / 255 - mean) / std = offset + scale * x. The offset has the images' number of dims, so
+        # that torch converts, multiplies and adds in one vectorised pass.
+        self._scale = 1 / (255 * std)
+        self._offset = torch.full((1, 1, 1, 1), -mean / std, dtype=dtype)
+
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Return normalised images [b, channels, height, width] and their targets."""
+        pixels, targets = super().batch(indices)
+        return torch.add(self._offset, pixels, alpha=self._scale), targets
 
 
 class SplitView:
@@ -247,8 +251,17 @@ def hold_out(split: Split, share: float) -> tuple[SplitView, SplitView]:
     if count < 2:
         raise UsageError(f"{count} samples cannot be divided; use two or more")
     held = min(max(1, round(count * share)), count - 1)
-    order = np.random.default_rng(count).permutation(count)
+    order = _draw(count)
     return SplitView(split, np.sort(order[:-held])), SplitView(split, np.sort(order[-held:]))
+
+
+def take(split: Split, samples: int) -> SplitView:
+    """Return a view of so many samples, drawn as those are that are held out: of all classes."""
+    return SplitView(split, np.sort(_draw(len(split))[:samples]))
+
+
+def _draw(count: int) -> Indices:
+    return np.random.default_rng(count).permutation(count)
 
 
 def encode(text: str) -> tuple[Tensor, str]:
