@@ -66,6 +66,17 @@ class Sum(nn.Module):
 def points(count=200): return Points(count), Points(10)
 def noisy(): return Noisy()
 def pairs(): return Pairs()
+def downloaded():
+    path = Path("downloaded")
+    if not path.exists():
+        path.write_text("half")
+        time.sleep(1)
+        path.write_text("whole")
+    assert path.read_text() == "whole"
+    return Noisy()
+def at_most_10(samples):
+    assert len(samples) <= 10
+    return torch.utils.data.default_collate(samples)
 def stuck(): return Noisy(), Stuck()
 """
 
@@ -104,7 +115,13 @@ JOBS = [
         "epochs": 1,
     },
     {"data": {"name": "own_points:points", "batch": 33, "samples": 190}, "model": "mlp"},
-    {"data": {"name": "own_points:noisy", "batch": 25}, "model": "mlp", "epochs": 2},
+    {
+        # the 20 samples to test on are loaded in no larger batches either
+        "data": {"name": "own_points:noisy", "batch": 10, "collate": "own_points:at_most_10"},
+        "model": "mlp",
+        "epochs": 2,
+        "evaluate": True,
+    },
     {
         "data": {"name": "own_points:pairs", "batch": 13, "task": "multilabel"},
         "model": "own_points:Sum",
@@ -158,6 +175,11 @@ def test_loaded_ahead_on_every_strategy(drumline, strategy):
         split = drumline.train(*job, "workers=2", f"strategy={strategy}")
         assert split["loss"] == pytest.approx(alone["loss"], rel=1e-9)
         assert split["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-9)
+
+
+def test_what_a_factory_downloads_is_there_for_the_others(drumline):
+    write_data(drumline.folder)
+    drumline.train("data=own_points:downloaded", "model=mlp", "workers=2", "max_steps=1")
 
 
 def test_loader_workers_end_with_the_command(drumline):

@@ -139,6 +139,8 @@ class _LoadedItems:
     data: Any
     loading: Loading
 
+    loaded = True
+
     def batches(self, pieces: Iterable[Indices], *, epoch: int = 0) -> Iterator[Batch]:
         raise NotImplementedError
 

@@ -33,6 +33,8 @@ class Split(Protocol):
 
     in_order: bool
     """whether samples come in an order of their own, from the first to the last"""
+    loaded: bool
+    """whether samples are loaded item by item when they are asked for"""
 
     @property
     def labels(self) -> npt.NDArray[np.int64] | None:
@@ -58,6 +60,7 @@ class _InMemory:
     """A split whose batches are sliced when they are asked for."""
 
     in_order = False
+    loaded = False
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
@@ -180,6 +183,7 @@ class SplitView:
 
     def __init__(self, whole: Split, indices: Indices) -> None:
         self.labels = None if whole.labels is None else whole.labels[indices]
+        self.loaded = whole.loaded
         self.whole: Split = whole
         self.indices: Indices = indices
         if isinstance(whole, SplitView):  # a view of a view is one of the whole

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NotRequired, TypedDict
@@ -115,14 +116,19 @@ class TrainContext:
         return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
 
 
-def load_data_and_model(spec: RunSpec, held: list[nn.Module]) -> tuple[Dataset, nn.Module]:
+def load_data_and_model(
+    spec: RunSpec,
+    held: list[nn.Module],
+    in_turn: AbstractContextManager[None] = nullcontext(),  # noqa: B008  it has no state
+) -> tuple[Dataset, nn.Module]:
     """Load the data and build the whole model, before this rank needs the others.
 
     A model that is to be cut by layers has no weights yet. Where memory is limited, `held` gets the
-    model's outline before the model is built.
+    model's outline before the model is built. A factory of data is called `in_turn`.
     """
     dtype = getattr(torch, spec.dtype)
-    data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
+    with in_turn if spec.data.form == "factory" else nullcontext():
+        data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
     if spec.cuts_layers or spec.memory_bytes is not None:
         outline = build_outline(spec.model, seed=spec.seed, dtype=dtype, **data.given)
         if spec.cuts_layers:
