@@ -155,8 +155,9 @@ class Drumline:
         """What lies in TMPDIR, but for what torch and mpirun leave there of their own.
 
         torch.optim loads torch's compiler, which makes the folder of its cache.
+        multiprocessing has one in a rank with loader workers, which one that is killed leaves.
         """
-        theirs = ("torchelastic_", "torchinductor_", "ompi", "prte")
+        theirs = ("torchelastic_", "torchinductor_", "ompi", "prte", "pymp-")
         names = [path.name for path in self.temporary.iterdir()]
         return [name for name in names if not name.startswith(theirs)]
 

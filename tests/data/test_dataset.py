@@ -67,7 +67,7 @@ def test_a_batch_is_normalised_in_the_dtype_asked_for(dtype: torch.dtype) -> Non
     assert isinstance(split, ImageSplit)
     indices = np.array([5, 0, 5999, 5])
     x, y = split.batch(indices)
-    expected = (split.images[indices].to(dtype) / 255 - MNIST.mean) / MNIST.std
+    expected = (split.inputs[indices].to(dtype) / 255 - MNIST.mean) / MNIST.std
     assert x.shape == (4, 1, 28, 28)
     assert x.dtype == dtype
     assert y.dtype == torch.int64

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 from drumline.core.errors import DrumlineError
 from drumline.data import Dataset, build_dataset
 from drumline.data.check import check_data
+from drumline.data.loader import LoadedSplit, Loading
 from drumline.spec.data import DataSpec
 
 PIECES = [np.array([3, 0]), np.array([5]), np.array([7, 8, 9])]
@@ -78,6 +79,20 @@ def words() -> list[Any]:
 def lengths(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     sizes = torch.tensor([[float(len(sample["text"]))] for sample in samples])
     return sizes, sizes.long().flatten() - 1
+
+
+def odd_alone(samples: list[Any]) -> Any:
+    """A collate that leaves samples out."""
+    return default_collate([sample for sample in samples if sample[1]])
+
+
+def collated_to_nothing(samples: list[Any]) -> None:
+    """A collate that forgot its return."""
+
+
+def once() -> tuple[Any, list[Any]]:
+    """A generator, which a second epoch would find empty, and a list to test on."""
+    return (sample for sample in noisy()), [*noisy(2)]
 
 
 def nothing() -> None:
@@ -169,12 +184,29 @@ def test_an_own_collate() -> None:
         ("stream", {"samples": 5, "validation": 0.1}, "data.validation is a share"),
         ("noisy", {"cuont": 5}, "no option 'cuont'.*did you mean 'count'"),
         ("noisi", {}, "has no 'noisi'.*did you mean 'noisy'"),
+        ("once", {"samples": 5}, "returns a generator to train on, .* but each epoch begins anew"),
         ("words", {"collate": f"{MODULE}:length"}, "has no 'length'.*did you mean 'lengths'"),
     ],
 )
 def test_what_a_factory_may_not_return(factory: str, keys: dict[str, Any], words: str) -> None:
     with pytest.raises(DrumlineError, match=words):
         build(factory, **keys)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("collate", "words"),
+    [
+        ("odd_alone", r"of shape \[1\] for 2 samples, but .*let data.collate keep every sample"),
+        ("collated_to_nothing", "is a NoneType, but must be .inputs, targets."),
+    ],
+)
+def test_a_collate_that_drops_samples(collate: str, words: str, workers: int) -> None:
+    loading = Loading(
+        name="mine", seed=1, dtype=torch.float32, workers=workers, collate=globals()[collate]
+    )
+    with pytest.raises(DrumlineError, match=f"^a batch of mine .*{words}"):
+        list(LoadedSplit(noisy(), loading).batches([np.array([4, 5])]))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -219,6 +251,38 @@ def test_a_folder_with_sets(tmp_path: Path) -> None:
     assert [len(targets) for _, targets in data.train.batches(PIECES)] == [2, 1, 3]
 
 
+def test_images_of_16_bits_and_with_alpha(tmp_path: Path) -> None:
+    """Pillow itself would clip 16 bits to 8, and see three colors in gray with alpha."""
+    deep = np.array([[0, 257], [32896, 65535]], dtype=np.uint16)
+    for suffix in ("png", "tif", "pgm"):
+        for name in "ab":
+            (tmp_path / suffix / name).mkdir(parents=True)
+            Image.fromarray(deep).save(tmp_path / suffix / name / f"1.{suffix}")
+        for color, channels in (("gray", 1), ("rgb", 3), (None, 1)):
+            data = folder_data(f"{tmp_path}/{suffix}", color=color)
+            inputs, _ = data.train.whole.batch(np.array([0]))
+            shades = [-1, 1 / 127.5 - 1, 128 / 127.5 - 1, 1]
+            assert inputs.flatten().tolist() == pytest.approx(shades * channels, abs=1e-6)
+    make_images(tmp_path / "alpha")
+    for path in (tmp_path / "alpha").rglob("*.png"):
+        Image.open(path).convert("LA").save(path)
+    assert folder_data(f"{tmp_path}/alpha").features == (1, 6, 8)
+
+
+def test_an_image_of_unknown_range_is_named(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.fromarray(np.full((2, 2), 0.5, np.float32)).save(tmp_path / name / "1.tif")
+    with pytest.raises(DrumlineError, match=r"1.tif has pixels of 32 bits .mode F.*; save it with"):
+        folder_data(f"{tmp_path}/").train.whole.batch(np.array([0]))
+
+
+def test_fewer_images_are_of_all_classes(tmp_path: Path) -> None:
+    make_images(tmp_path, per_class=10)
+    data = folder_data(f"{tmp_path}/", samples=9)
+    assert (len(data.train), set(data.train.labels.tolist())) == (9, {0, 1, 2})
+
+
 def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     make_images(tmp_path)
     (tmp_path / "class1" / "2.png").write_text("no image")
@@ -256,6 +320,12 @@ def test_a_text_of_any_characters(tmp_path: Path) -> None:
     assert (len(data.train), len(data.test), len(data.validation or ())) == (242, 29, 26)
 
 
+def test_a_text_of_five_characters(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("abcde")
+    with pytest.raises(DrumlineError, match="this split of the text has 0; use a longer text"):
+        folder_data(f"{tmp_path}/short.txt", sequence=4)
+
+
 def test_a_hugging_face_data_set_on_disk(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets (an extra) is not installed")
     rows = {"a": [1.0, 2, 3, 4], "b": [5.0, 6, 7, 8], "label": [0, 1, 2, 1]}
@@ -266,7 +336,58 @@ def test_a_hugging_face_data_set_on_disk(tmp_path: Path) -> None:
     inputs, targets = data.train.batch(np.array([2, 0]))
     assert (inputs.tolist(), targets.tolist()) == ([[3, 7], [1, 5]], [2, 0])
     numbers = folder_data(f"{tmp_path}/saved", target="b", features=["a"])
+    assert numbers.test.batch(np.array([0]))[1].tolist() == [[6]]
     assert numbers.task == "regression"
     assert numbers.train.batch(np.array([1]))[1].tolist() == [[6]]
     with pytest.raises(DrumlineError, match="no column 'c'"):
         folder_data(f"{tmp_path}/saved", target="c")
+
+
+def test_what_a_hugging_face_data_set_predicts_is_told_as_in_tables(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets (an extra) is not installed")
+    columns = {
+        "x": [[1.0, 2]] * 30,
+        "word": ["no", "yes"] * 15,
+        "many": list(range(0, 30000, 1000)),
+        "kind": [n % 25 for n in range(30)],
+        "__index_level_0__": list(range(30)),
+    }
+    kinds = datasets.Features(
+        {
+            **datasets.Dataset.from_dict(columns).features,
+            "kind": datasets.ClassLabel(names=[f"k{n}" for n in range(26)]),
+        }
+    )
+    whole = datasets.Dataset.from_dict(columns, features=kinds)
+    datasets.DatasetDict(train=whole, val=whole.select(range(3))).save_to_disk(tmp_path / "saved")
+    for target, task, outputs, third in (
+        ("word", "classification", 2, 0),
+        ("many", "regression", 1, [2000]),
+        (None, "classification", 26, 2),
+    ):
+        data = folder_data(f"{tmp_path}/saved", target=target, features="x")
+        assert (data.task, data.outputs, len(data.test)) == (task, outputs, 3)
+        assert data.test.batch(np.array([2]))[1].tolist() == [third]
+    with pytest.raises(DrumlineError, match=r"is a share to hold out, .* has a validation part"):
+        folder_data(f"{tmp_path}/saved", features="x", test=0.2, validation=0.2)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "words"),
+    [
+        ({"x": [1.0, None], "y": [0.5, 1]}, None, "row 2 has a feature without a value; fill it"),
+        ({"x": [{"a": 1}] * 2, "y": [0.5, 1]}, None, "row 1 has features that are no numbers"),
+        ({"x": [1.0, 2], "y": [0.5, None]}, None, "row 2: the column 'y' has no value"),
+        ({"x": [1.0, 2], "y": [[0.5], [1, 2]]}, None, "the column 'y' of .* cannot be predicted"),
+        ({"x": [1.0, 2], "y": [0.5, 1]}, {"x": [1.0]}, "'y' to train with, .* none in the test"),
+    ],
+)
+def test_what_a_hugging_face_data_set_lacks(
+    tmp_path: Path, train: dict[str, Any], test: dict[str, Any] | None, words: str
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets (an extra) is not installed")
+    sets = {"train": train} if test is None else {"train": train, "test": test}
+    made = {name: datasets.Dataset.from_dict(columns) for name, columns in sets.items()}
+    datasets.DatasetDict(made).save_to_disk(tmp_path / "saved")
+    with pytest.raises(DrumlineError, match=words):
+        folder_data(f"{tmp_path}/saved").train.whole.batch(np.array([0, 1]))

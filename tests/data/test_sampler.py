@@ -44,8 +44,7 @@ def epoch_of_all(
     ranks = []
     for rank in range(world_size):
         sampler = build(kind, n=n, batch=batch, rank=rank, world_size=world_size, **more)
-        sampler.set_epoch(epoch)
-        ranks.append(list(sampler))
+        ranks.append(list(sampler.batches(epoch)))
         assert len(ranks[-1]) == len(sampler)
     return [list(step) for step in zip(*ranks, strict=True)]
 
@@ -124,8 +123,7 @@ def test_order_changes_with_the_epoch_and_comes_back(kind: str) -> None:
     sampler = build(kind, rank=1, world_size=2)
 
     def epoch(number: int) -> list[int]:
-        sampler.set_epoch(number)
-        return np.concatenate([local.indices for local in sampler]).tolist()
+        return np.concatenate([local.indices for local in sampler.batches(number)]).tolist()
 
     first, second = epoch(0), epoch(1)
     assert first != second
@@ -138,8 +136,7 @@ def test_order_changes_with_the_epoch_and_comes_back(kind: str) -> None:
 @pytest.mark.parametrize("first", [0, 3, 6, 7])
 def test_batches_from_a_step_on(kind: str, first: int) -> None:
     sampler = build(kind)
-    sampler.set_epoch(2)
-    whole, rest = list(sampler), list(sampler.batches(first))
+    whole, rest = list(sampler.batches(2)), list(sampler.batches(2, first))
     assert len(whole) == len(sampler) == 7
     for expected, got in zip(whole[first:], rest, strict=True):
         np.testing.assert_array_equal(expected.indices, got.indices)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import torch
 from drumline.core.errors import DrumlineError
 from drumline.data import Dataset, build_dataset
 from drumline.data.check import check_data
+from drumline.data.columns import column_names
 from drumline.data.splits import ImageSplit
-from drumline.data.table import column_names, read_table
+from drumline.data.table import read_table
 from drumline.spec.data import DataSpec
 
 HOUSES = """rooms,area,city,price
@@ -137,6 +140,98 @@ def test_arrays_of_images(folder: Path, images: tuple[int, ...], shape: tuple[in
     assert abs(inputs.std() - 1) < 0.01
 
 
+def test_where_a_header_is(folder: Path) -> None:
+    for text, names in (
+        ("x,2019,y\n1,2,3\n4,5,6\n", ["x", "2019", "y"]),
+        ("5.1,3.5,setosa\n4.9,3,setosa\n", ["0", "1", "2"]),
+        ("?,2,3\n4,5,6\n7,8,9\n", ["0", "1", "2"]),
+        ("a,b\nx,y\nz,y\n", ["a", "b"]),
+    ):
+        (folder / "t.csv").write_text(text)
+        assert column_names(folder / "t.csv") == names
+
+
+def test_words_among_numbers_are_classes_where_the_spec_says_so(folder: Path) -> None:
+    (folder / "t.csv").write_text("x,grade\n1,1\n2,2\n3,2\n4,A\n")
+    assert read_table(DataSpec(name="t.csv", task="classification")).targets.tolist() == [
+        0,
+        1,
+        1,
+        2,
+    ]
+
+
+def test_the_index_that_pandas_writes_is_no_column(folder: Path) -> None:
+    """Neither what is predicted (in Parquet it is last) nor a feature, which may tell the class."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow (extra parquet) is not installed")
+    frame = pandas.DataFrame({"a": [1.5, 2.5, 3.5], "b": ["x", "x", "y"]}).iloc[[2, 0, 1]]
+    frame.to_parquet(folder / "t.parquet")
+    frame.set_index("a", append=True).assign(c=[1, 2, 3]).to_parquet(folder / "deep.parquet")
+    frame.to_csv(folder / "t.csv")
+    frame.reset_index(names="Unnamed: 0").to_csv(folder / "u.csv", index=False)
+    assert column_names(folder / "t.parquet") == ["a", "b"]
+    assert column_names(folder / "deep.parquet") == ["b", "c"]
+    for name in ("t.parquet", "t.csv", "u.csv"):
+        table = read_table(DataSpec(name=name))
+        assert (table.inputs.tolist(), table.targets.tolist()) == ([[3.5], [1.5], [2.5]], [1, 0, 0])
+        assert ("an index, is left out" in table.note) == name.endswith(".csv")
+    assert read_table(DataSpec(name="u.csv", features=["Unnamed: 0"])).inputs[0] == [2]
+
+
+def test_decimals_and_dates_in_parquet(folder: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow (extra parquet) is not installed")
+    frame = pandas.DataFrame({"price": [Decimal("1.5"), Decimal("2")], "y": [0, 1]})
+    frame.assign(day=pandas.to_datetime(["2026-01-01", "2026-01-02"])).to_parquet(
+        folder / "t.parquet"
+    )
+    table = read_table(DataSpec(name="t.parquet", features="price", target="y"))
+    assert table.inputs.tolist() == [[1.5], [2]]
+    with pytest.raises(DrumlineError, match=r"'day' holds '2026-01-01.*', which is no number"):
+        read_table(DataSpec(name="t.parquet", target="y"))
+
+
+def test_fewer_samples_are_of_all_classes(folder: Path) -> None:
+    rows = "".join(f"{n},{'abc'[n // 40]}\n" for n in range(120))
+    (folder / "sorted.csv").write_text("x,y\n" + rows)
+    data = build("sorted.csv", samples=30)
+    assert (len(data.train), set(data.train.labels.tolist())) == (30, {0, 1, 2})
+    assert not set(data.train.indices) & set(data.test.indices)
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_parts_of_arrays(folder: Path, name: str) -> None:
+    x, y = np.ones((6, 2)), np.arange(6) % 2
+    more = {f"x_{name}": x[:2], f"y_{name}": y[:2]}
+    np.savez(folder / "a.npz", x_training=x, y_training=y, **more, x_test=x[:3], y_test=y[:3])
+    data = build("a.npz")
+    assert [len(part) for part in (data.train, data.test, data.validation or ())] == [6, 3, 2]
+    for key in ("test", "validation"):
+        with pytest.raises(DrumlineError, match=f"data.{key}=0.5 is a share .* has a {key} part"):
+            build("a.npz", **{key: 0.5})
+    np.savez(folder / "a.npz", x=x, y=y, **more)
+    data = build("a.npz")
+    assert (len(data.train), len(data.test), data.validation) == (6, 2, None)
+    data = build("a.npz", test=0.5)
+    assert [len(part) for part in (data.train, data.test, data.validation or ())] == [3, 3, 2]
+
+
+def test_images_stay_bytes_and_are_normalised_by_the_training_ones(folder: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 200, (2000, 6, 5), dtype=np.uint8)
+    for y in (np.arange(2000) % 2, np.arange(2000) / 7):
+        np.savez(folder / "a.npz", x=pixels, y=y)
+        build("a.npz")
+        tracemalloc.start()
+        data = build("a.npz")
+        assert tracemalloc.get_traced_memory()[1] < 4 * pixels.nbytes
+        tracemalloc.stop()
+        assert data.train.whole.inputs.dtype == torch.uint8
+        inputs, _ = data.train.batch(np.arange(len(data.train)))
+        assert abs(inputs.mean()) < 1e-9
+        assert abs(inputs.std(correction=0) - 1) < 1e-9
+
+
 def test_parquet(folder: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow (extra parquet) is not installed")
     from pyarrow import parquet
@@ -157,12 +252,19 @@ def test_parquet(folder: Path) -> None:
         ("a\n1\n", {}, "has a alone, and training needs one column to predict"),
         ("a,b\n1,2\n,3\n4,5\n", {}, "row 2: the column 'a' has no value; fill it in"),
         ("a,b\n1,x\n2,\n4,y\n", {}, "row 2: the column 'b' has no value"),
-        ("a,b\n1,x\n2,y\n", {"task": "regression"}, "the column 'b' .* holds 'x', which is no num"),
+        ("a,b\n1,x\n2,y\n", {"task": "regression"}, "row 1: .* 'b' holds 'x', which is no number"),
         ("a,b,c\n1,2,3\n", {"target": ["b", "c"], "task": "classification"}, "task=multilabel"),
         ("a,b\n1,2\n", {"target": "d"}, "data.target: t.csv has no column 'd', but a, b"),
         ("a,b\n1,2\n", {"features": ["aa"]}, "data.features: .* no column 'aa'.*did you mean 'a'"),
         ("a,b\n1,2\n", {"features": ["b"]}, "must be columns besides the target b"),
         ("a,b\n1,2\n", {"test": "u.csv"}, "there is no file u.csv"),
+        ("a,b,a\n1,2,3\n", {}, "has 2 columns called 'a'; give each a name of its own"),
+        ("a,b\n1.5,2\n?,3\n2.5,4\n", {}, r"row 2: .*'a' holds '\?', .* as most of its"),
+        ("a,b\n1.5,2\n2.5,4\n-,3\n", {}, "row 3: the column 'a' holds '-', .*; mend that cell"),
+        ("a,b\n1.5,2\n<NA>,3\n2.5,4\n", {}, "row 2: the column 'a' has no value"),
+        ("a,b\n1,1.5\n2,x\n3,2.5\n", {}, "row 2: the column 'b' holds 'x'"),
+        ("a;b\n1;1,5\n2;2\n3;2,5\n", {}, "holds '1,5', .*; write numbers as 1234.5, without"),
+        ("a,b\n" + "".join(f"{n / 7},{n}\n" for n in range(100)) + "o,1\n", {}, "row 101: .* 'o'"),
         ("name,b\n" + "".join(f"n{n},{n}\n" for n in range(60)), {}, "60 different words"),
     ],
 )  # fmt: skip

@@ -118,6 +118,7 @@ def test_a_factory_of_the_users_own(
         ("cnnn", {}, "'cnnn' is none of linear, .*did you mean 'cnn'.*package.module:factory"),
         (":plain", {}, "not of the form package.module:factory"),
         ("nets_a:", {}, "not of the form package.module:factory"),
+        ("__main__:f", {}, "in a notebook or script, .*write it to a file, .*name it mine:f"),
         ("net_a:plain", {}, "no module 'net_a' in .*did you mean 'nets_a'.*start from the folder"),
         ("lab.nets_c:plain", {}, "no module 'lab.nets_c' in .*did you mean 'nets_b'"),
         ("hungry:f", {}, "needs 'no_such_package_here', which is not installed"),

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from training import train_all
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 MINE = """
+import os, signal, time
+from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.data import IterableDataset
@@ -34,6 +37,19 @@ class Noisy:
     def __getitem__(self, index):
         return torch.randn(3) + index % 2, index % 2
 
+class Stuck(Noisy):
+    def __getitem__(self, index):
+        (Path("stuck") / str(os.getpid())).touch()
+        time.sleep(300)
+
+class KilledOnce:
+    # rank 0 dies in the second epoch, between two checkpoints
+    def on_step_end(self, moment):
+        once = Path("once")
+        if moment.step == 8 and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
 class Pairs:
     def __len__(self):
         return 50
@@ -50,6 +66,18 @@ class Sum(nn.Module):
 def points(count=200): return Points(count), Points(10)
 def noisy(): return Noisy()
 def pairs(): return Pairs()
+def downloaded():
+    path = Path("downloaded")
+    if not path.exists():
+        path.write_text("half")
+        time.sleep(1)
+        path.write_text("whole")
+    assert path.read_text() == "whole"
+    return Noisy()
+def at_most_10(samples):
+    assert len(samples) <= 10
+    return torch.utils.data.default_collate(samples)
+def stuck(): return Noisy(), Stuck()
 """
 
 
@@ -87,7 +115,13 @@ JOBS = [
         "epochs": 1,
     },
     {"data": {"name": "own_points:points", "batch": 33, "samples": 190}, "model": "mlp"},
-    {"data": {"name": "own_points:noisy", "batch": 25}, "model": "mlp", "epochs": 2},
+    {
+        # the 20 samples to test on are loaded in no larger batches either
+        "data": {"name": "own_points:noisy", "batch": 10, "collate": "own_points:at_most_10"},
+        "model": "mlp",
+        "epochs": 2,
+        "evaluate": True,
+    },
     {
         "data": {"name": "own_points:pairs", "batch": 13, "task": "multilabel"},
         "model": "own_points:Sum",
@@ -141,6 +175,44 @@ def test_loaded_ahead_on_every_strategy(drumline, strategy):
         split = drumline.train(*job, "workers=2", f"strategy={strategy}")
         assert split["loss"] == pytest.approx(alone["loss"], rel=1e-9)
         assert split["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-9)
+
+
+def test_what_a_factory_downloads_is_there_for_the_others(drumline):
+    write_data(drumline.folder)
+    drumline.train("data=own_points:downloaded", "model=mlp", "workers=2", "max_steps=1")
+
+
+def test_loader_workers_end_with_the_command(drumline):
+    """One that is deep in a sample, too: only the kernel can end it."""
+    write_data(drumline.folder)
+    (drumline.folder / "stuck").mkdir()
+    process = drumline.start(
+        *("train", "data=own_points:stuck", "model=mlp", "workers=1", "max_steps=1"),
+        "data.loader_workers=1",
+    )
+    deadline = time.monotonic() + 60
+    while not any((drumline.folder / "stuck").iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert any((drumline.folder / "stuck").iterdir())
+    drumline.kill(process)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ("data=own_points:points", "data.samples=125", "data.loader_workers=1"),
+        pytest.param(("data=own_points:noisy", "data.loader_workers=2"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_restart_in_the_middle_of_an_epoch_goes_on_with_the_same_samples(drumline, data):
+    """Five steps an epoch; the eighth is repeated from the checkpoint after the seventh."""
+    write_data(drumline.folder)
+    job = [*data, "model=mlp", "data.batch=25", "epochs=2", "dtype=float64", "workers=1"]
+    job += ["checkpoint.every_steps=7"]
+    whole = drumline.train(*job)
+    parts = drumline.train(*job, "callbacks=own_points:KilledOnce", "restarts=1")
+    assert (drumline.folder / "once").exists()
+    assert parts["weights_sha256"] == whole["weights_sha256"]
 
 
 def test_data_that_cannot_be_is_told_before_a_rank_starts(drumline):

@@ -173,6 +173,12 @@ class FactoryKind:
         if not module or not attribute or module.startswith("."):
             example = f"e.g. mine:{self.key}"
             raise self.error(name, f"is not of the form package.module:factory, {example}")
+        if module == "__main__":
+            raise self.error(
+                name,
+                f"is in a notebook or script, which ranks do not see; write it to a file, mine.py, "
+                f"and name it mine:{attribute}",
+            )
         return module, attribute
 
     def _missing_part(self, name: str, where: str, part: str, names: Iterable[str]) -> SpecError:

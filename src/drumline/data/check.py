@@ -27,30 +27,24 @@ def check_data(spec: DataSpec) -> None:
             if spec.name in PUBLISHED:
                 find_files(PUBLISHED[spec.name], path=spec.path)
         case "table":
-            _check_table(spec)
-        case "text":
-            from drumline.data.table import open_file, table_files
+            from drumline.data.columns import column_names
+            from drumline.data.table import choose_columns, table_files
 
-            for path in table_files(spec):
+            for path in table_files(spec).values():
+                names = column_names(path)
+                if names is not None:
+                    choose_columns(spec, names)
+        case "text":
+            from drumline.data.columns import open_file
+            from drumline.data.table import table_files
+
+            for path in table_files(spec).values():
                 open_file(path).close()
         case "folder":
-            _check_folder(spec)
+            from drumline.data.folder import find_sets, list_classes
+            from drumline.data.saved import NOT_INSTALLED, is_saved
 
-
-def _check_table(spec: DataSpec) -> None:
-    from drumline.data.table import choose_columns, column_names, table_files
-
-    for path in table_files(spec):
-        names = column_names(path)
-        if names is not None:
-            choose_columns(spec, names)
-
-
-def _check_folder(spec: DataSpec) -> None:
-    from drumline.data.folder import find_sets, list_classes
-    from drumline.data.saved import NOT_INSTALLED, is_saved
-
-    if not is_saved(Path(spec.name)):
-        list_classes(find_sets(Path(spec.name))["train"])
-    elif find_spec("datasets") is None:
-        raise UsageError(NOT_INSTALLED.format(name=spec.name))
+            if not is_saved(Path(spec.name)):
+                list_classes(find_sets(Path(spec.name))["train"])
+            elif find_spec("datasets") is None:
+                raise UsageError(NOT_INSTALLED.format(name=spec.name))

@@ -61,8 +61,7 @@ def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
         train, test = _read_images(spec, published)
 
     def split(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> ImageSplit:
-        tensors = torch.from_numpy(images), torch.from_numpy(labels)
-        return ImageSplit(*tensors, mean=mean, std=std, dtype=dtype)
+        return ImageSplit(images, labels, mean=mean, std=std, dtype=dtype)
 
     first = slice(spec.samples)
     parts = {"train": split(train[0][first], train[1][first]), "test": split(*test)}

@@ -20,16 +20,12 @@ import numpy.typing as npt
 
 from drumline.core.errors import DataError
 from drumline.core.formatting import nearest
+from drumline.data.parts import part_of
 from drumline.spec.data import DataSpec
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
-_TRAIN, _TEST, _VALIDATION = (
-    ("train", "training"),
-    ("test", "testing"),
-    ("val", "valid", "validation"),
-)
 _MODES = {"gray": "L", "rgb": "RGB"}
-_GRAY = frozenset({"1", "L", "I", "I;16", "F"})
+_GRAY = ("1", "L", "I", "F")  # and LA, I;16, …
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,20 +43,38 @@ class ImageFolder:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.float32], int]:
-        pixels = to_pixels(_open(self.files[index]), self.size, self.mode)
-        return pixels, int(self.labels[index])
+        path = self.files[index]
+        return to_pixels(_open(path), self.size, self.mode, name=path), int(self.labels[index])
 
 
-def to_pixels(image: object, size: tuple[int, int], mode: str) -> npt.NDArray[np.float32]:
-    """Turn one of Pillow's images into an array [channels, height, width] from -1 to 1."""
+def to_pixels(
+    image: object, size: tuple[int, int], mode: str, *, name: object
+) -> npt.NDArray[np.float32]:
+    """Turn one of Pillow's images into an array [channels, height, width] from -1 to 1.
+
+    Raises:
+        DataError: there is none, or nobody tells what range its pixels have.
+    """
     from PIL import Image
 
-    assert isinstance(image, Image.Image)
-    image = image.convert(mode)
+    if not isinstance(image, Image.Image):
+        raise DataError(f"the image {name} is not there; drop that sample")
+    # Pillow clips 16 bits to 8 (before Pillow 11 it calls those of PNG and PGM I, not I;16)
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        image = Image.fromarray(np.asarray(image, dtype=np.float32) / np.float32(257))
+    elif image.mode in ("I", "F"):
+        raise DataError(
+            f"the image {name} has pixels of 32 bits (mode {image.mode}), whose range nobody "
+            f"tells; save it with 8 or 16 bits"
+        )
+    else:
+        image = image.convert(mode)
     if image.size != (size[1], size[0]):
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     pixels = np.asarray(image, dtype=np.float32) / np.float32(127.5) - 1
-    return pixels[None] if mode == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    if pixels.ndim == 2:
+        return np.repeat(pixels[None], len(mode), axis=0)  # L or RGB
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def image_form(image: object, spec: DataSpec) -> tuple[tuple[int, int], str]:
@@ -68,7 +82,7 @@ def image_form(image: object, spec: DataSpec) -> tuple[tuple[int, int], str]:
     from PIL import Image
 
     assert isinstance(image, Image.Image)
-    mode = "L" if image.mode in _GRAY else "RGB"
+    mode = "L" if image.mode.startswith(_GRAY) and image.mode != "LAB" else "RGB"
     width, height = image.size
     return spec.size or (height, width), _MODES[spec.color] if spec.color else mode
 
@@ -98,18 +112,9 @@ def find_sets(folder: Path) -> dict[str, Path]:
             folder.name, [path.name for path in beside], "give its path from this folder"
         )
         raise DataError(f"data: there is no folder {folder}; {near}", path=folder)
-    names = {path.name.lower(): path for path in folder.iterdir() if path.is_dir()}
-
-    def first(known: tuple[str, ...]) -> Path | None:
-        return next((names[name] for name in known if name in names), None)
-
-    train, test, validation = first(_TRAIN), first(_TEST), first(_VALIDATION)
-    if train is None:
-        return {"train": folder}
-    if test is None:  # as ImageNet has it: what is called validation is what models are tested on
-        test, validation = validation, None
-    sets = {"train": train, "test": test, "validation": validation}
-    return {key: path for key, path in sets.items() if path is not None}
+    folders = [path for path in folder.iterdir() if path.is_dir()]
+    sets = {part: path for path in folders if (part := part_of(path.name)) is not None}
+    return sets if "train" in sets else {"train": folder}
 
 
 def list_classes(folder: Path) -> tuple[str, ...]:

@@ -21,9 +21,9 @@ For that the stream must be the same on every rank. It is begun anew for each ep
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -33,8 +33,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from drumline.core.errors import DataError, DrumlineError, UsageError
+from drumline.core.formatting import counted
+from drumline.core.processes import die_with_parent
 from drumline.data.partition import Indexable, Indices
-from drumline.data.splits import Batch, Inputs
+from drumline.data.splits import Batch
 
 _BITS = 2**32
 
@@ -66,6 +68,7 @@ class Loading:
         pinned = self.pin_memory
         if pinned is None:
             pinned = torch.device(self.device).type == "cuda"
+        rank = os.getpid()
         loader: DataLoader[Any] = DataLoader(
             source,
             collate_fn=self._collated,
@@ -73,6 +76,7 @@ class Loading:
             prefetch_factor=self.prefetch if self.workers else None,
             pin_memory=pinned and torch.cuda.is_available(),
             multiprocessing_context="fork" if self.workers else None,
+            worker_init_fn=lambda _: die_with_parent(rank),  # a fork does not inherit that
             generator=torch.Generator(),  # else it would draw from the model's
             **sampling,
         )
@@ -81,31 +85,38 @@ class Loading:
             iterator = iter(loader)
         while True:
             with randomness, _plain_errors():
-                batch = next(iterator, None)
+                batch = next(iterator, None)  # `_collated` lets no None through
             if batch is None:
                 return
-            yield self._place(batch)
+            yield self._place(*batch)
 
     def batch_of(self, samples: list[Any]) -> Batch:
         """Make a batch of a list of samples."""
-        return self._place(self._collated(samples))
+        return self._place(*self._collated(samples))
 
-    def _collated(self, samples: list[Any]) -> Any:
-        return (self.collate or default_collate)(samples)
-
-    def _place(self, batch: Any) -> Batch:
-        """Check that it is a pair, and put it on the device."""
+    def _collated(self, samples: list[Any]) -> tuple[Any, Tensor]:
+        """Make a pair of these samples, and see that it has a target for each of them."""
+        batch = (self.collate or default_collate)(samples)
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             raise self._wrong_batch(batch)
         inputs, targets = batch
-        if isinstance(inputs, list | tuple):
-            inputs = tuple(inputs)
-        parts = inputs if isinstance(inputs, tuple) else (inputs,)
+        parts = inputs if isinstance(inputs, list | tuple) else (inputs,)
         if not parts or not all(isinstance(part, Tensor) for part in (*parts, targets)):
             raise self._wrong_batch(batch)
-        placed = tuple(self._move(part) for part in parts)
-        found: Inputs = placed if isinstance(inputs, tuple) else placed[0]
-        return found, self._move(targets)
+        if targets.shape[:1] != (len(samples),):
+            raise UsageError(
+                f"a batch of {self.name} has targets of shape {list(targets.shape)} for "
+                f"{counted(len(samples), 'sample')}, but the first dimension must count the "
+                f"samples; let data.collate keep every sample, and leave out of the data set what "
+                f"cannot be used"
+            )
+        return inputs, targets
+
+    def _place(self, inputs: Any, targets: Tensor) -> Batch:
+        """Put a pair on the device."""
+        if isinstance(inputs, list | tuple):
+            return tuple(map(self._move, inputs)), self._move(targets)
+        return self._move(inputs), self._move(targets)
 
     def _move(self, tensor: Tensor) -> Tensor:
         dtype = self.dtype if tensor.is_floating_point() else None
@@ -121,69 +132,66 @@ class Loading:
         )
 
 
-class LoadedSplit:
-    """A map-style data set: anything with a length and samples by index."""
+@dataclass(frozen=True, eq=False)
+class _LoadedItems:
+    """A split whose samples are loaded when they are asked for."""
 
-    in_order = False
+    data: Any
+    loading: Loading
 
-    def __init__(
-        self, data: Indexable[Any], loading: Loading, *, labels: Indices | None = None
-    ) -> None:
-        self.data = data
-        self.loading = loading
-        self.labels = labels
+    loaded = True
 
-    def __len__(self) -> int:
-        return len(self.data)
+    def batches(self, pieces: Iterable[Indices], *, epoch: int = 0) -> Iterator[Batch]:
+        raise NotImplementedError
 
     def batch(self, indices: Indices) -> Batch:
         """Load these samples, in this process."""
-        here = copy(self)
-        here.loading = _in_process(self.loading)
+        here = replace(self, loading=replace(self.loading, workers=0))
         return next(here.batches([indices]))
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the split with its batches on the device."""
+        return replace(self, loading=replace(self.loading, device=device))
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedSplit(_LoadedItems):
+    """A map-style data set: anything with a length and samples by index."""
+
+    data: Indexable[Any]
+    labels: Indices | None = None
+
+    in_order = False
+
+    def __len__(self) -> int:
+        return len(self.data)
 
     def batches(self, pieces: Iterable[Indices], *, epoch: int = 0) -> Iterator[Batch]:
         """Load each of these pieces, ahead where there are loader workers."""
         samples = SeededSamples(self.data, seed=self.loading.seed, epoch=epoch)
         return self.loading.batches(samples, batch_sampler=(piece.tolist() for piece in pieces))
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the split with its batches on the device."""
-        moved = copy(self)
-        moved.loading = _on_device(self.loading, device)
-        return moved
 
+@dataclass(frozen=True, eq=False)
+class StreamSplit(_LoadedItems):
+    """An iterable data set, of which `samples` are an epoch; index k is the k-th sample.
 
-class StreamSplit:
-    """An iterable data set, of which `samples` are an epoch; index k is the k-th sample."""
+    The indices of pieces must ascend from one to the next; one batch begins with the first sample.
+    """
+
+    data: Stream
+    samples: int
 
     in_order = True
     labels = None
 
-    def __init__(self, data: Stream, loading: Loading, *, samples: int) -> None:
-        self.data = data
-        self.loading = loading
-        self.samples = samples
-
     def __len__(self) -> int:
         return self.samples
 
-    def batch(self, indices: Indices) -> Batch:
-        """Read the stream from its beginning until these samples have come, in this process."""
-        here = copy(self)
-        here.loading = _in_process(self.loading)
-        return next(here.batches([indices]))
-
     def batches(self, pieces: Iterable[Indices], *, epoch: int = 0) -> Iterator[Batch]:
-        """Load each of these pieces, whose indices must ascend from one to the next."""
+        """Load each of these pieces."""
         stream = StreamShare(self.data, pieces, self.loading, epoch=epoch, samples=self.samples)
         return self.loading.batches(stream, batch_size=None)
-
-    def to(self, device: torch.device | str) -> Self:
-        """Return the split with its batches on the device."""
-        moved = copy(self)
-        moved.loading = _on_device(self.loading, device)
-        return moved
 
 
 class SeededSamples:
@@ -305,11 +313,3 @@ def first_sample(data: Any, loading: Loading) -> Any:
     """Return the first sample of a data set of either kind, at no cost to the random state."""
     with seeded(loading.seed):
         return data[0] if is_map_style(data) else next(iter(data))
-
-
-def _in_process(loading: Loading) -> Loading:
-    return replace(loading, workers=0)
-
-
-def _on_device(loading: Loading, device: torch.device | str) -> Loading:
-    return replace(loading, device=device)

@@ -6,7 +6,7 @@ on, and a share of the rest (`data.validation`), if that is asked for, what it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 
 from drumline.core.errors import DataError, UsageError
 from drumline.core.factory import FactoryKind, parameters_of
+from drumline.data.columns import Column, open_file
 from drumline.data.folder import read_folder
 from drumline.data.loader import (
     LoadedSplit,
@@ -25,6 +26,7 @@ from drumline.data.loader import (
     seeded,
 )
 from drumline.data.partition import Indices
+from drumline.data.parts import PARTS
 from drumline.data.saved import is_saved, read_saved
 from drumline.data.splits import (
     Dataset,
@@ -35,11 +37,12 @@ from drumline.data.splits import (
     TextSplit,
     encode,
     hold_out,
+    take,
 )
-from drumline.data.table import Column, Table, open_file, read_table, table_files
+from drumline.data.table import Table, read_table, table_files
 from drumline.spec.data import DataSpec, Task
 
-_PARTS = ("train", "test", "validation")
+_ROWS = 1000  # of images that are looked at together
 _GIVEN = tuple(key for key in DataSpec.model_fields if key not in ("name", "partition"))
 FACTORIES = FactoryKind(
     what="data set",
@@ -89,23 +92,25 @@ def assemble(
 ) -> Dataset:
     """Make a data set of its parts; what is missing for tests or validation is held out."""
     found = _divide(spec, parts)
-    return Dataset(
-        name=spec.name,
-        train=found["train"],
-        test=found["test"],
-        validation=found.get("validation"),
-        outputs=outputs,
-        task=task,
-        note=note,
-    )
+    return Dataset(name=spec.name, **found, outputs=outputs, task=task, note=note)
 
 
 def _divide(spec: DataSpec, parts: Mapping[str, Split]) -> dict[str, Split]:
     found = dict(parts)
+    named = spec.test is not None or isinstance(spec.validation, str)
+    if "test" not in found and "validation" in found and not named:
+        # as ImageNet has it: what is called validation is what models are tested on
+        found["test"] = found.pop("validation")
+    for key in PARTS[1:]:
+        if key in found and isinstance(getattr(spec, key), float):
+            raise UsageError(
+                f"data.{key}={getattr(spec, key)} is a share to hold out, but {spec.name} has a "
+                f"{key} part already; leave data.{key} out"
+            )
     if "test" not in found:
         found["train"], found["test"] = hold_out(found["train"], spec.test_share)
     if spec.samples is not None and spec.samples < len(found["train"]):
-        found["train"] = SplitView(found["train"], np.arange(spec.samples))
+        found["train"] = take(found["train"], spec.samples)
     if "validation" not in found and isinstance(spec.validation, float):
         found["train"], found["validation"] = hold_out(found["train"], spec.validation)
     return found
@@ -114,20 +119,17 @@ def _divide(spec: DataSpec, parts: Mapping[str, Split]) -> dict[str, Split]:
 def _build_table(spec: DataSpec, table: Table, dtype: torch.dtype) -> Dataset:
     """Put a table into memory; images stay bytes, and numbers are standardised if asked for."""
     inputs, targets, note = table.inputs, table.targets, table.note
+    train = _training_rows(spec, table.counts)
+    if table.task == "regression" and spec.standardize:
+        targets = _standardized(targets, train)
+        note += "; it is scaled to deviation 1, and so are losses (data.standardize)"
     whole: Split
-    if inputs.dtype == np.uint8 and table.task == "classification":
-        pixels = inputs[: table.counts["train"]] / 255
-        mean, std = float(pixels.mean()), float(pixels.std()) or 1.0
-        tensors = torch.from_numpy(inputs), torch.from_numpy(targets)
-        whole = ImageSplit(*tensors, mean=mean, std=std, dtype=dtype)
+    if inputs.dtype == np.uint8:
+        mean, std = _pixel_statistics(inputs, train)
+        whole = ImageSplit(inputs, targets, mean=mean, std=std, dtype=dtype)
     else:
-        inputs = inputs.astype(np.float64)
         if spec.standardize:
-            train = _training_rows(spec, table.counts)
             inputs = _standardized(inputs, train)
-            if table.task == "regression":
-                targets = _standardized(targets, train)
-                note += "; it is scaled to deviation 1, and so are losses (data.standardize)"
         whole = TensorSplit(inputs, targets, dtype=dtype)
     parts = _views(whole, table.counts)
     return assemble(spec, parts, outputs=table.outputs, task=table.task, note=note)
@@ -136,11 +138,10 @@ def _build_table(spec: DataSpec, table: Table, dtype: torch.dtype) -> Dataset:
 def _training_rows(spec: DataSpec, counts: Mapping[str, int]) -> Indices:
     """Return which rows are trained on, in whatever parts they are held out."""
     numbers = np.arange(sum(counts.values()))
-    train = _divide(spec, _views(TensorSplit(numbers, numbers, dtype=torch.float64), counts))[
-        "train"
-    ]
-    _, rows = train.batch(np.arange(len(train)))
-    return rows.numpy()
+    views = _views(TensorSplit(numbers, numbers, dtype=torch.float64), counts)
+    train = _divide(spec, views)["train"]
+    assert isinstance(train, SplitView)
+    return train.indices
 
 
 def _standardized(numbers: Column, train: Indices) -> Column:
@@ -148,6 +149,16 @@ def _standardized(numbers: Column, train: Indices) -> Column:
     mean, deviation = numbers[train].mean(0), numbers[train].std(0)
     scaled: Column = (numbers - mean) / np.where(deviation > 0, deviation, 1)
     return scaled
+
+
+def _pixel_statistics(images: Column, train: Indices) -> tuple[float, float]:
+    """Return mean and deviation of the training images' pixels, scaled to 0…1; bytes stay bytes."""
+    counts = torch.zeros(256, dtype=torch.int64)
+    for rows in np.array_split(train, -(-len(train) // _ROWS)):
+        counts += torch.from_numpy(images[rows].ravel()).bincount(minlength=256)
+    levels = np.arange(256) / 255
+    mean = np.average(levels, weights=counts)
+    return float(mean), float(np.sqrt(np.average((levels - mean) ** 2, weights=counts))) or 1.0
 
 
 def _views(whole: Split, counts: Mapping[str, int]) -> dict[str, Split]:
@@ -176,7 +187,8 @@ def build_text(spec: DataSpec, texts: Mapping[str, str]) -> Dataset:
         )
         for key, first, past in zip(counts, bounds, bounds[1:], strict=False)
     }
-    return assemble(spec, splits, outputs=len(vocabulary), task="classification")
+    outputs = len(vocabulary)
+    return Dataset(name=spec.name, **splits, outputs=outputs, task="classification", note=None)
 
 
 def _cut_off(counts: dict[str, int], key: str, share: float) -> dict[str, int]:
@@ -187,8 +199,7 @@ def _cut_off(counts: dict[str, int], key: str, share: float) -> dict[str, int]:
 
 
 def _read_texts(spec: DataSpec) -> dict[str, str]:
-    keys = ("train", *(key for key in _PARTS[1:] if isinstance(getattr(spec, key), str)))
-    return dict(zip(keys, map(_read_text, table_files(spec)), strict=True))
+    return {key: _read_text(path) for key, path in table_files(spec).items()}
 
 
 def _read_text(path: Path) -> str:
@@ -227,10 +238,20 @@ def _build_by_factory(spec: DataSpec, loading: Loading) -> Dataset:
     given = {key: getattr(spec, key) for key in _GIVEN if _is_wanted(factory, spec, key)}
     with seeded(loading.seed):  # what it draws is the same on every rank
         made = FACTORIES.call(spec.name, factory, spec.options, seed=loading.seed, **given)
-    sets = dict(zip(_PARTS, made, strict=False)) if _is_several(made) else {"train": made}
+    sets = dict(zip(PARTS, made, strict=False)) if _is_several(made) else {"train": made}
     for part in sets.values():
         if not is_map_style(part) and not hasattr(part, "__iter__"):
             raise FACTORIES.wrong_result(spec.name, part)
+    if isinstance(sets["train"], Iterator):  # what is tested on is kept in memory
+        kind = type(sets["train"]).__name__
+        raise FACTORIES.error(
+            spec.name,
+            f"returns a {kind} to train on, which gives its samples once, but each epoch begins "
+            f"anew; return an object whose __iter__ begins with the first sample each time",
+        )
+    # a factory that takes one of these keys has divided its data by it
+    done = {key: None for key in PARTS[1:] if key in given and key in sets}
+    spec = spec.model_copy(update=done)
     parts = {key: _build_split(spec, part, loading, key) for key, part in sets.items()}
     task, outputs = _look_at(spec, sets["train"], loading)
     if not is_map_style(sets["train"]):
@@ -252,7 +273,7 @@ def _is_wanted(factory: Any, spec: DataSpec, key: str) -> bool:
 
 def _is_several(made: object) -> bool:
     """Whether a factory returned train and test, not one data set that happens to be a list."""
-    return isinstance(made, tuple) and 2 <= len(made) <= len(_PARTS)
+    return isinstance(made, tuple) and 2 <= len(made) <= len(PARTS)
 
 
 def _build_split(spec: DataSpec, part: Any, loading: Loading, key: str) -> Split:

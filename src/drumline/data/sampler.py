@@ -32,27 +32,19 @@ class LocalBatch:
 
 
 class BatchSampler:
-    """Iterates over one rank's batches of an epoch; nothing is dropped, the last may be short."""
+    """One rank's batches of each epoch; nothing is dropped, the last may be short."""
 
     def __init__(self, plan: BatchPlan, *, rank: int) -> None:
         _check_rank(rank, plan.world_size)
         self.plan = plan
         self._rank = rank
-        self._epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration goes through."""
-        self._epoch = epoch
 
     def __len__(self) -> int:
         return self.plan.steps
 
-    def __iter__(self) -> Iterator[LocalBatch]:
-        return self.batches()
-
-    def batches(self, first: int = 0) -> Iterator[LocalBatch]:
-        """Iterate from step `first` of the epoch on, at no cost for the steps before it."""
-        order = self.plan.order(self._epoch, self._rank)
+    def batches(self, epoch: int, first: int = 0) -> Iterator[LocalBatch]:
+        """Iterate from step `first` of an epoch on, at no cost for the steps before it."""
+        order = self.plan.order(epoch, self._rank)
         steps = zip(self.plan.spans(self._rank), self.plan.totals.tolist(), strict=True)
         for (start, stop), total in islice(steps, first, None):
             yield LocalBatch(order[start:stop], total)

@@ -7,20 +7,21 @@ tokenizer?) is for a factory to say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from drumline.core.errors import UsageError
+from drumline.core.errors import DataError, UsageError
+from drumline.data.columns import Column, plain
 from drumline.data.folder import image_form, to_pixels
-from drumline.data.table import choose_columns
+from drumline.data.parts import part_of
+from drumline.data.table import choose_columns, encode_target, join
 from drumline.spec.data import DataSpec, Task
 
-_PARTS = {"train": "train", "test": "test", "validation": "validation", "valid": "validation"}
-_TARGETS = ("label", "labels", "target", "targets", "y")
 NOT_INSTALLED = (
     "{name} is a Hugging Face data set, which the package datasets reads, and that is not "
     "installed; pip install 'drumline[datasets]'"
@@ -31,26 +32,41 @@ NOT_INSTALLED = (
 class SavedSet:
     """The rows of one set, as a map-style data set of features and target."""
 
+    name: str
     rows: Any
-    target: list[str]
     features: list[str]
-    labels: npt.NDArray[np.int64] | None
-    """classes, where there are some"""
+    targets: Column
+    """[n] of int64 (classes), or [n, outputs] of float64"""
     images: tuple[tuple[int, int], str] | None
     """size and mode, where the feature is an image"""
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64] | None:
+        """The classes, where there are some."""
+        return self.targets if self.targets.ndim == 1 else None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.float32], Any]:
-        row = self.rows[index]
+        row, target = self.rows[index], self.targets[index]
+        where = f"{self.name}, row {index + 1}"
+        cells = [row[name] for name in self.features]
         if self.images is not None:
-            inputs = to_pixels(row[self.features[0]], *self.images)
+            inputs = to_pixels(cells[0], *self.images, name=f"of {where}")
         else:
-            inputs = np.asarray(_flat(row, self.features), dtype=np.float32)
-        if self.labels is not None:
-            return inputs, int(self.labels[index])
-        return inputs, np.asarray(_flat(row, self.target), dtype=np.float32).reshape(-1)
+            inputs = _to_numbers(cells if len(cells) > 1 else cells[0], where)
+        return inputs, int(target) if target.ndim == 0 else target.astype(np.float32)
+
+
+def _to_numbers(cells: Any, where: str) -> npt.NDArray[np.float32]:
+    try:
+        found = np.asarray(cells, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where} has features that are no numbers: {error}; mend it") from None
+    if not np.isfinite(found).all():
+        raise DataError(f"{where} has a feature without a value; fill it in, or drop that row")
+    return found
 
 
 def is_saved(folder: Path) -> bool:
@@ -70,46 +86,57 @@ def read_saved(spec: DataSpec) -> tuple[dict[str, SavedSet], int, Task]:
         raise UsageError(NOT_INSTALLED.format(name=spec.name)) from None
     loaded = load_from_disk(spec.name)
     sets = dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}
-    found = {_PARTS[name]: rows for name, rows in sets.items() if name in _PARTS}
+    found = {part: rows for name, rows in sets.items() if (part := part_of(name)) is not None}
     if "train" not in found:
         raise UsageError(
             f"{spec.name} has the sets {', '.join(sets)}, but none called train; name the folder "
             f"of one of them"
         )
-    names = list(found["train"].column_names)
-    usual = next((name for name in _TARGETS if name in names), None)
-    chosen = spec.model_copy(update={"target": spec.target or ((usual,) if usual else None)})
-    target, features = choose_columns(chosen, names)
-    _refuse_text(spec, found["train"], features)
-    sources = {key: _open_set(spec, rows, target, features) for key, rows in found.items()}
-    return _settle(spec, sources)
+    found = {part: rows.with_format(None) for part, rows in found.items()}
+    train = found["train"]
+    target, features = choose_columns(spec, list(train.column_names))
+    _refuse_text(spec, train, features)
+    images = None
+    if type(train.features[features[0]]).__name__ == "Image" and len(train):
+        images = image_form(train[0][features[0]], spec)
+    targets, task, outputs = _read_targets(spec, found, target)
+    bounds = np.cumsum([len(rows) for rows in found.values()])
+    sources = {
+        key: SavedSet(name=spec.name, rows=rows, features=features, targets=part, images=images)
+        for (key, rows), part in zip(found.items(), np.split(targets, bounds[:-1]), strict=True)
+    }
+    return sources, outputs, task
 
 
-def _open_set(spec: DataSpec, rows: Any, target: list[str], features: list[str]) -> SavedSet:
-    labels = None
-    kind = rows.features[target[0]]
-    whole = getattr(kind, "dtype", "").startswith(("int", "uint"))
-    if len(target) == 1 and whole and spec.task in (None, "classification"):
-        labels = np.asarray(rows[target[0]][:], dtype=np.int64)
-    form = None
-    if type(rows.features[features[0]]).__name__ == "Image" and len(rows):
-        form = image_form(rows[0][features[0]], spec)
-    return SavedSet(rows=rows, target=target, features=features, labels=labels, images=form)
+def _read_targets(
+    spec: DataSpec, found: Mapping[str, Any], target: list[str]
+) -> tuple[Column, Task, int]:
+    """Return the targets of all parts one after the other, as tables have theirs."""
+    parts = {
+        key: {name: _cells(spec, rows, name) for name in target if name in rows.column_names}
+        for key, rows in found.items()
+    }
+    joined = {name: join(spec, parts, name) for name in target}
+    names = getattr(found["train"].features[target[0]], "names", None)  # of a ClassLabel
+    if names is None or len(target) > 1 or spec.task not in (None, "classification"):
+        return encode_target(spec, joined)
+    numbers = joined[target[0]]
+    if not (numbers >= 0).all():
+        raise DataError(
+            f"{spec.name} has rows without a class in {target[0]!r} (-1 or nothing); drop those "
+            f"rows, or remove the set that they are in"
+        )
+    return numbers.astype(np.int64), "classification", len(names)
 
 
-def _settle(spec: DataSpec, sources: dict[str, SavedSet]) -> tuple[dict[str, SavedSet], int, Task]:
-    """Give all parts the form of the training set's images, and count classes or outputs."""
-    train = sources["train"]
-    sources = {key: replace(source, images=train.images) for key, source in sources.items()}
-    if train.labels is None:
-        return sources, len(train[0][1]), spec.task or "regression"
-    names = getattr(train.rows.features[train.target[0]], "names", None)
-    most = max(
-        int(source.labels.max(initial=0))
-        for source in sources.values()
-        if source.labels is not None
-    )
-    return sources, len(names) if names else most + 1, "classification"
+def _cells(spec: DataSpec, rows: Any, name: str) -> Column:
+    try:
+        return plain(np.fromiter(rows[name][:], dtype=object, count=len(rows)))
+    except ValueError as error:
+        raise DataError(
+            f"the column {name!r} of {spec.name} cannot be predicted: {error}; name another by "
+            f"data.target, or make pairs in a factory (data=package.module:factory)"
+        ) from None
 
 
 def _refuse_text(spec: DataSpec, rows: Any, features: list[str]) -> None:
@@ -120,7 +147,3 @@ def _refuse_text(spec: DataSpec, rows: Any, features: list[str]) -> None:
                 f"leave it out by data.features, or make tokens of it in a factory "
                 f"(data=package.module:factory)"
             )
-
-
-def _flat(row: Any, names: list[str]) -> Any:
-    return row[names[0]] if len(names) == 1 else [row[name] for name in names]

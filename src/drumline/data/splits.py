@@ -33,6 +33,8 @@ class Split(Protocol):
 
     in_order: bool
     """whether samples come in an order of their own, from the first to the last"""
+    loaded: bool
+    """whether samples are loaded item by item when they are asked for"""
 
     @property
     def labels(self) -> npt.NDArray[np.int64] | None:
@@ -58,6 +60,7 @@ class _InMemory:
     """A split whose batches are sliced when they are asked for."""
 
     in_order = False
+    loaded = False
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
@@ -66,40 +69,12 @@ class _InMemory:
         """Yield a batch of each of these pieces."""
         return (self.batch(piece) for piece in pieces)
 
-
-class ImageSplit(_InMemory):
-    """Images as bytes, [n, channels, height, width], and their labels.
-
-    `images` is a uint8 tensor, `labels` int64; `mean` and `std` are of pixels scaled to 0…1, and
-    `dtype` is what batches of images have.
-    """
-
-    def __init__(
-        self, images: Tensor, labels: Tensor, *, mean: float, std: float, dtype: torch.dtype
-    ) -> None:
-        self.images = images
-        self.labels: npt.NDArray[np.int64] = labels.numpy()
-        self._targets = labels
-        # (x / 255 - mean) / std = offset + scale * x. The offset has the images' number of dims, so
-        # that torch converts, multiplies and adds in one vectorised pass.
-        self._scale = 1 / (255 * std)
-        self._offset = torch.full((1, 1, 1, 1), -mean / std, dtype=dtype)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Return normalised images [b, channels, height, width] and labels [b]."""
-        where = torch.from_numpy(indices).to(self.images.device)
-        pixels = self.images.index_select(0, where)
-        return torch.add(self._offset, pixels, alpha=self._scale), self._targets[where]
-
     def to(self, device: torch.device | str) -> Self:
-        """Return the split with images and labels on the device."""
+        """Return the split with its tensors on the device."""
         moved = copy(self)
-        moved.images = self.images.to(device)
-        moved._targets = self._targets.to(device)
-        moved._offset = self._offset.to(device)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
         return moved
 
 
@@ -119,30 +94,25 @@ class TextSplit(_InMemory):
         self, tokens: Tensor, *, vocabulary: str, sequence: int, samples: int | None = None
     ) -> None:
         if len(tokens) <= sequence:
+            most = len(tokens) - 1
+            fix = f"set data.sequence={most} or less" if most > 1 else "use a longer text"
             raise UsageError(
                 f"data.sequence is {sequence} characters, but this split of the text has "
-                f"{len(tokens)}; set data.sequence={len(tokens) - 1} or less"
+                f"{len(tokens)}; {fix}"
             )
-        self.tokens = tokens
+        self.tokens = tokens if samples is None else tokens[: samples * sequence + 1]
         self.vocabulary = vocabulary
         self.sequence = sequence
-        self._windows = tokens.unfold(0, sequence + 1, sequence)[:samples]  # a view
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return (len(self.tokens) - 1) // self.sequence
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return tokens [b, sequence] and, at each place, the token that follows; both int64."""
         where = torch.from_numpy(indices).to(self.tokens.device)
-        windows = self._windows.index_select(0, where).long()
+        windows = self.tokens.unfold(0, self.sequence + 1, self.sequence)  # a view
+        windows = windows.index_select(0, where).long()
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
-
-    def to(self, device: torch.device | str) -> Self:
-        """Return the split with its text on the device."""
-        moved = copy(self)
-        moved.tokens = self.tokens.to(device)
-        moved._windows = moved.tokens.unfold(0, self.sequence + 1, self.sequence)[: len(self)]
-        return moved
 
     def decode(self, tokens: Tensor) -> str:
         """Return the characters of a row of tokens."""
@@ -152,16 +122,14 @@ class TextSplit(_InMemory):
 class TensorSplit(_InMemory):
     """Inputs and targets as they are, such as the rows of a table.
 
-    Whole numbers are classes or tokens and stay int64; `dtype` is what all other numbers have.
+    Bytes stay bytes, other whole numbers are classes or tokens (int64); `dtype` is what all other
+    numbers have.
     """
 
     def __init__(
         self, inputs: npt.NDArray[Any], targets: npt.NDArray[Any], *, dtype: torch.dtype
     ) -> None:
-        self.inputs, self.targets = (
-            torch.from_numpy(part).to(dtype if part.dtype.kind == "f" else torch.int64)
-            for part in (inputs, targets)
-        )
+        self.inputs, self.targets = _to_tensor(inputs, dtype), _to_tensor(targets, dtype)
         classes = self.targets.dim() == 1 and not self.targets.is_floating_point()
         self.labels: npt.NDArray[np.int64] | None = self.targets.numpy() if classes else None
 
@@ -173,11 +141,39 @@ class TensorSplit(_InMemory):
         where = torch.from_numpy(indices).to(self.inputs.device)
         return self.inputs.index_select(0, where), self.targets.index_select(0, where)
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the split with its samples on the device."""
-        moved = copy(self)
-        moved.inputs, moved.targets = self.inputs.to(device), self.targets.to(device)
-        return moved
+
+def _to_tensor(numbers: npt.NDArray[Any], dtype: torch.dtype) -> Tensor:
+    found = torch.from_numpy(numbers)
+    if found.dtype == torch.uint8:
+        return found
+    return found.to(dtype if found.is_floating_point() else torch.int64)
+
+
+class ImageSplit(TensorSplit):
+    """Images as bytes, [n, channels, height, width], and their targets.
+
+    `mean` and `std` are of pixels scaled to 0…1, and `dtype` is what batches of images have.
+    """
+
+    def __init__(
+        self,
+        images: npt.NDArray[np.uint8],
+        targets: npt.NDArray[Any],
+        *,
+        mean: float,
+        std: float,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(images, targets, dtype=dtype)
+        # (x / 255 - mean) / std = offset + scale * x. The offset has the images' number of dims, so
+        # that torch converts, multiplies and adds in one vectorised pass.
+        self._scale = 1 / (255 * std)
+        self._offset = torch.full((1, 1, 1, 1), -mean / std, dtype=dtype)
+
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Return normalised images [b, channels, height, width] and their targets."""
+        pixels, targets = super().batch(indices)
+        return torch.add(self._offset, pixels, alpha=self._scale), targets
 
 
 class SplitView:
@@ -187,6 +183,7 @@ class SplitView:
 
     def __init__(self, whole: Split, indices: Indices) -> None:
         self.labels = None if whole.labels is None else whole.labels[indices]
+        self.loaded = whole.loaded
         self.whole: Split = whole
         self.indices: Indices = indices
         if isinstance(whole, SplitView):  # a view of a view is one of the whole
@@ -258,8 +255,17 @@ def hold_out(split: Split, share: float) -> tuple[SplitView, SplitView]:
     if count < 2:
         raise UsageError(f"{count} samples cannot be divided; use two or more")
     held = min(max(1, round(count * share)), count - 1)
-    order = np.random.default_rng(count).permutation(count)
+    order = _draw(count)
     return SplitView(split, np.sort(order[:-held])), SplitView(split, np.sort(order[-held:]))
+
+
+def take(split: Split, samples: int) -> SplitView:
+    """Return a view of so many samples, drawn as those are that are held out: of all classes."""
+    return SplitView(split, np.sort(_draw(len(split))[:samples]))
+
+
+def _draw(count: int) -> Indices:
+    return np.random.default_rng(count).permutation(count)
 
 
 def encode(text: str) -> tuple[Tensor, str]:

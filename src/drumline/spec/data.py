@@ -97,8 +97,8 @@ class DataSpec(FactorySpec):
     path: str | None = None
     """mnist, fashion-mnist: folder with the files (default: DRUMLINE_DATA, then the cache)"""
     samples: int | None = Field(default=None, ge=1)
-    """use only the first so many training samples (synthetic: make so many; iterable data: so many
-    are an epoch)"""
+    """use only so many training samples: the first of built-in sets and texts, of own data a draw
+    from all (synthetic: make so many; iterable data: so many are an epoch)"""
     sequence: int = Field(default=64, ge=2)
     """characters per sample of text data"""
     test: HeldOut | None = None

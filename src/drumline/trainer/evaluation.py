@@ -89,8 +89,11 @@ def evaluate(runner: ModelRunner, split: Split) -> Evaluation:
 def _add_up(runner: ModelRunner, split: Split, mine: np.ndarray) -> list[Tensor]:
     """Return this rank's sums: the loss with its count, then each metric's; empty without any."""
     loss, metrics = runner.context.loss, runner.context.metrics
+    batch = _BATCH
+    if split.loaded:  # images, say: not more in memory than in training
+        batch = min(batch, max(1, runner.context.spec.data.batch // runner.context.axes.mesh.data))
     sums = [torch.zeros(0, dtype=torch.float64) for _ in range(1 + len(metrics))]
-    pieces = (mine[start : start + _BATCH] for start in range(0, len(mine), _BATCH))
+    pieces = (mine[start : start + batch] for start in range(0, len(mine), batch))
     for inputs, targets in split.batches(pieces):
         outputs = runner.predict(inputs)
         if outputs is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
@@ -21,6 +23,8 @@ from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import MESSAGE_KINDS
 from drumline.trainer.rank import RankInfo
 
+_FACTORY_S = 3600.0  # a download may take so long
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
@@ -30,6 +34,21 @@ class Ranks:
     hosts: list[HostInfo]
     leader: str
     """the address of rank 0"""
+
+    @contextlib.contextmanager
+    def first_of_each_host(self, rank: RankInfo) -> Iterator[None]:
+        """Let the first rank of each host load before the others of it do; every rank calls this.
+
+        A factory of data may download it: the others find it there, whole.
+        """
+        names = [host.name for host in self.hosts]
+        first = names.index(names[rank.rank]) == rank.rank
+        if not first:
+            self.barrier.wait_for_all("load its data first", _FACTORY_S)
+        yield
+        if first:
+            self.barrier.wait_for_all("load its data first", _FACTORY_S)
+        self.barrier.wait_for_all("load its data", _FACTORY_S)
 
 
 def rendezvous(

@@ -81,7 +81,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
     ranks = rendezvous(run, spec, rank, device, events)
     footprint = Footprint(device)
     with memory_budget(spec) as held:
-        data, model = load_data_and_model(spec, held)  # (2)
+        data, model = load_data_and_model(spec, held, ranks.first_of_each_host(rank))  # (2)
         check_room(spec)
         for note in filter(None, (data.note, note_statistics(spec, model))):
             events.write("note", text=note)

@@ -14,8 +14,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import NotRequired, TypedDict
 
 import numpy as np
@@ -71,8 +72,7 @@ class TrainContext:
 
         The pieces of all of them are known to the data set at once, which may load ahead.
         """
-        self.sampler.set_epoch(epoch)
-        local = list(self.sampler.batches(first))
+        local = list(self.sampler.batches(epoch, first))
         cuts = [self._cut(batch.indices) for batch in local]
         pieces = self.data.train.batches(chain.from_iterable(cuts), epoch=epoch)
         for batch, cut in zip(local, cuts, strict=True):
@@ -116,14 +116,19 @@ class TrainContext:
         return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
 
 
-def load_data_and_model(spec: RunSpec, held: list[nn.Module]) -> tuple[Dataset, nn.Module]:
+def load_data_and_model(
+    spec: RunSpec,
+    held: list[nn.Module],
+    in_turn: AbstractContextManager[None] = nullcontext(),  # noqa: B008  it has no state
+) -> tuple[Dataset, nn.Module]:
     """Load the data and build the whole model, before this rank needs the others.
 
     A model that is to be cut by layers has no weights yet. Where memory is limited, `held` gets the
-    model's outline before the model is built.
+    model's outline before the model is built. A factory of data is called `in_turn`.
     """
     dtype = getattr(torch, spec.dtype)
-    data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
+    with in_turn if spec.data.form == "factory" else nullcontext():
+        data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
     if spec.cuts_layers or spec.memory_bytes is not None:
         outline = build_outline(spec.model, seed=spec.seed, dtype=dtype, **data.given)
         if spec.cuts_layers:
@@ -201,7 +206,7 @@ class StepBatch(LocalBatch):
 
     def fetch(self) -> Iterator[tuple[Indices, Batch]]:
         """Fetch the pieces one after the other."""
-        return zip(self.cut, self.pieces, strict=False)
+        return zip(self.cut, islice(self.pieces, len(self.cut)), strict=True)
 
 
 class StepTimes(TypedDict):
