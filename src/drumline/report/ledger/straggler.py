@@ -24,14 +24,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from drumline.core.rundir import Event
-from drumline.report.ledger.accounts import (
-    TIMED,
-    Ledger,
-    RankLedger,
-    common_steps,
-    compute_ledger,
-    on_one_clock,
-)
+from drumline.report.ledger.accounts import Ledger, RankLedger, compute_ledger
+from drumline.report.ledger.steps import TIMED, common_steps, on_one_clock
 
 WINDOW_S = 10.0
 LAST_S = 60.0
@@ -205,14 +199,13 @@ class StragglerWatch:
 
 def _count_steps(logs: Sequence[Sequence[Event]]) -> list[int]:
     """Count each rank's events until the last step that all ranks have logged."""
-    common = common_steps(logs)
-    last: int = common[-1][0]["step"] if common else -1
+    last: int = max((ranks[0]["step"] for ranks in common_steps(logs)), default=-1)
     return [_count(log, lambda event: bool(event.get("step", last) <= last)) for log in logs]
 
 
 def _count_stretches(logs: Sequence[Sequence[Event]]) -> list[int]:
     """Count each rank's stretches until the time up to which all ranks have logged."""
-    timed = [[event for event in log if event["event"] in TIMED] for log in on_one_clock(logs)]
+    timed = [[event for event in on_one_clock(log) if event["event"] in TIMED] for log in logs]
     until = min(max((_end(event) for event in log), default=-1) for log in timed)
     return [_count(log, lambda event: _end(event) <= until) for log in timed]
 
