@@ -24,6 +24,7 @@ from collections.abc import Callable
 from drumline.core.errors import DrumlineError, RunDirError
 from drumline.core.json_lines import Message
 from drumline.core.rundir import FAILURE
+from drumline.core.task import OnHang
 from drumline.launcher.hang import say_hang
 from drumline.launcher.outcome import RunOutcome
 from drumline.node.agent import JobAgent, build_task, exit_code_of, settle_terms, write_reports
@@ -235,7 +236,7 @@ class Leader(Runner):
         if hang is before:
             return
         said = None if hang is None else say_hang(hang)
-        if hang is not None and self.job.on_hang == "stop":
+        if hang is not None and self.job.on_hang == OnHang.STOP:
             raise Over("failed", f"{said}\nthe job was ended", rank=hang.rank)
         self.folder.note(hang=said)
 
