@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from drumline.cli.submit import JobView, path_from_here
-from drumline.core.errors import UsageError
+from drumline.cluster.jobs.submit import ask_job_stacks, cancel
+from drumline.cluster.providers import Machine
+from drumline.cluster.ssh.remote import Done
+from drumline.core.errors import HostError, UsageError
 from drumline.node.job import JobState
 from drumline.spec.load import validate_spec, write_run_spec
 from metered_runs import ddp_logs, make_metered_run
@@ -48,3 +52,16 @@ def test_a_view_shows_a_script_without_a_table_and_a_training_with_its_title(tmp
         told = capsys.readouterr()
         assert (told.out + told.err).count("noted") == 1
         assert ("mlp on" in told.out) == trains
+
+
+@pytest.mark.parametrize("printed", [b"", b"{}\n", b'{"beat": 1}\n'])
+def test_an_answer_that_says_nothing_is_told_in_a_sentence(printed):
+    class Silent:
+        machine = Machine(node=0, host="h", address="a", user="u")
+
+        async def run(self, argv, *, timeout_s):
+            return Done(code=0, stdout=printed)
+
+    for question in (ask_job_stacks, cancel):
+        with pytest.raises(HostError, match=r"worker0 cannot run drumline .*: drumline up"):
+            asyncio.run(question([Silent()], "train-1"))
