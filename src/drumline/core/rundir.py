@@ -84,6 +84,8 @@ EventKind = Literal[
 
 _HEAD = re.compile(rb'\{"event": ?"(?:step|collectives)"(?:, ?"\w+": ?[^][{}",\s]+)+')
 """what such an event begins with: its numbers, up to the first of its rows"""
+_PIECE = 1 << 24
+"""of a growing file, in bytes; longer than any line"""
 FLUSH_EVERY_S = 0.2
 _LOCK_S = 0.2  # somebody who only looks at a run holds it for a moment
 
@@ -312,7 +314,12 @@ class EventTail(GrowingFile):
 
     def read_events(self) -> list[Event]:
         """Return the events that were added since the last call; torn lines are passed over."""
-        return [event for line in self.read().splitlines() if (event := _parse(line)) is not None]
+        return list(self.new_events())
+
+    def new_events(self) -> Iterator[Event]:
+        """Give them one by one: a log that is looked at for the first time may be long."""
+        while chunk := self.read(most=_PIECE):
+            yield from (event for line in chunk.splitlines() if (event := _parse(line)) is not None)
 
 
 class EventLog:

@@ -119,8 +119,9 @@ class Leader(Runner):
         while None in (codes := self._exit_codes()) and time.monotonic() < deadline:
             if (ended := len(codes) - codes.count(None)) != known:
                 known = ended
-                logs = self.run_dir.read_rank_events(self._world_size)
-                errors = (event for log in logs for event in log if event["event"] == "error")
+                logs = self.run_dir.rank_logs(self._world_size)
+                every = (event for log in logs for event in log.outlines())
+                errors = (event for event in every if event["event"] == "error")
                 if any(not error["consequence"] for error in errors):
                     return
             self._tick()
