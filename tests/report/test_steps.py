@@ -73,6 +73,18 @@ def test_a_log_on_disk_tells_what_one_in_memory_does(tmp_path, separators):
     assert list(EventLog(tmp_path / "none.jsonl")) == []
 
 
+def test_a_run_may_start_again_while_its_log_is_read(tmp_path):
+    """`drumline show` of a run that goes on."""
+    path, log = tmp_path / "rank-0.jsonl", [{"event": "start"}, *ddp_logs(steps=3)[0]]
+    path.write_text("".join(json.dumps(event) + "\n" for event in log))
+    reading = common_steps([EventLog(path)])
+    assert next(reading)[0]["step"] == 1
+    with path.open("a") as file:
+        for event in ({"event": "start"}, {"event": "restore", "step": 2}, *log[3:]):
+            file.write(json.dumps(event) + "\n")
+    assert [ranks[0]["step"] for ranks in reading][:2] == [2, 3]
+
+
 @pytest.mark.parametrize("numbered", [True, False])
 def test_time_without_steps_is_the_same_in_parts(monkeypatch, numbered):
     """A part ends between two ranks' stretches: some calls are in one part on rank 0 alone."""

@@ -186,7 +186,8 @@ def _steps(log: Log, limits: Sequence[float]) -> Iterator[Event]:
             at += 1
         elif event["event"] == "step":
             at += first
-            if event["step"] <= limits[at]:
+            until = limits[at] if at < len(limits) else math.inf  # it started again meanwhile
+            if event["step"] <= until:
                 yield {**event, "first": True} if first else event
             first = False
 
