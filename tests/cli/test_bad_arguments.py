@@ -66,6 +66,24 @@ def test_two_spec_files(refused):
     assert refused("train", "a.yaml", "b.yaml") == said
 
 
+def test_what_a_hang_cannot_do_is_refused_before_a_folder_is_made(ask, refused, folder):
+    (folder / "x.py").write_text("")
+    answer = ask("run", "--on-hang", "foo", "x.py")
+    assert (answer.code, (folder / "runs").exists()) == (2, False)
+    assert all(word in answer.err for word in ("'foo'", "'report'", "'stop'"))
+    never = "a hang is not looked for then; leave one of them out"
+    for off in (["--no-ledger"], ["--hang-after", "0"]):
+        said = f"{' '.join(off)} --on-hang stop: {never}"
+        assert refused("run", *off, "--on-hang", "stop", "x.py") == said
+
+
+def test_a_spec_takes_no_options_of_scripts(refused, folder):
+    (folder / "spec.yaml").write_text("model: mlp\n")
+    for option in (["--on-hang", "stop"], ["--hang-after", "30"], ["--no-ledger"]):
+        said = refused("submit", *option, "--", "spec.yaml")
+        assert said.startswith("--no-ledger, --hang-after and --on-hang are for scripts")
+
+
 def test_batch_zero(refused):
     assert refused("train", "data.batch=0") == (
         "'data.batch=0': data.batch is 0, but must be 1 or more; write e.g. data.batch=128"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.console import Console
 
+from drumline.cli import script
 from drumline.cli.report import compare_command, report_command
 from drumline.cli.show import runs_command, show_command, trace_command
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
+from drumline.core.task import AgentTask
 from drumline.report.page.folder import audit_numbers
 from drumline.report.page.translator import Language
 from metered_runs import ddp_logs, loop_logs, make_metered_run
@@ -189,3 +192,22 @@ def test_drumline_run_prints_the_accounts_of_a_script(drumline):
     assert (summary["world_size"], summary["steps"]) == (2, 8)
     assert summary["samples_per_s"] == pytest.approx(984.6, abs=0.1)
     assert summary["ledger"]["steps"] == 7
+
+
+def test_a_run_is_done_though_its_accounts_fail(trained, monkeypatch, capsys):
+    """All its events may be more than there is memory; the run itself ended well."""
+
+    def fail(_run):
+        raise MemoryError
+
+    (trained.path / "summary.json").unlink()
+    end = {"world_size": 2, "time_s": 7.5}
+    task = AgentTask(run="", workers=2, timeout_s=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "read_record", fail)
+        with pytest.raises(MemoryError):
+            script._conclude(trained, task, Console(), **end)
+    assert trained.read_json("summary.json") == end
+    script._conclude(trained, task, Console(), **end)
+    assert trained.read_json("summary.json")["ledger"]["steps"] == 7
+    assert "all 2 ranks are done in 7.5 s" in capsys.readouterr().out

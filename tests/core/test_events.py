@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drumline.core import rundir
 from drumline.core.rundir import EventTail, EventWriter, read_events
 
 
@@ -57,6 +58,18 @@ def test_a_torn_last_line_is_not_read_until_it_is_whole(log):
     with log.open("ab") as file:
         file.write(line[10:])
     assert tail.read_events() == [{"event": "step", "step": 2}]
+    assert tail.read_events() == []
+
+
+def test_a_long_log_is_read_in_pieces(log, monkeypatch):
+    monkeypatch.setattr(rundir, "_PIECE", 100)
+    with EventWriter(log) as events:
+        for step in range(50):
+            events.write("step", step=step)
+    tail = EventTail(log)
+    first = next(tail.new_events())
+    assert (first["step"], tail.offset <= 100) == (0, True)
+    assert [event["step"] for event in tail.read_events()][-1] == 49
     assert tail.read_events() == []
 
 

@@ -306,6 +306,7 @@ def test_where_ranks_are_is_told_at_any_time(drumline, script):
     asked = drumline.folder / "runs" / "faults-1"
     wait_until(lambda: '"step":7,' in read(asked / "events" / "rank-1.jsonl"), "steps", 60)
     time.sleep(0.5)
+    assert [row["state"] for row in drumline("runs", "--json").json] == ["running"]
     answer = drumline("stacks", "faults-1")
     assert answer.code == 0, answer.err
     line, outer = line_of("        time.sleep(300)"), line_of("        deed(sys.argv[1])")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from drumline.report.ledger.bubble import measure_bubble
+from drumline.report.ledger.bubble import BubbleAccount
+from drumline.report.ledger.steps import account_for
 from drumline.spec.mesh import Mesh
 
 TICK = 10
@@ -36,6 +37,12 @@ def log(*lines: str, after: int = 0) -> list[dict[str, object]]:
             for number, line in enumerate(lines, 2)
         ),
     ]
+
+
+def measure_bubble(logs, mesh):
+    account = BubbleAccount(mesh)
+    account_for(logs, counted=[account])
+    return account.close()
 
 
 GPIPE = ("F0 F1 F2 F3 . . B0 B1 B2 B3", ". F0 F1 F2 F3 B0 B1 B2 B3 .")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from drumline.report.ledger.collectives import collective_kinds
+from drumline.report.ledger.collectives import CollectivesAccount
+from drumline.report.ledger.steps import account_for
 from metered_runs import BUCKET, ddp_logs, loop_logs
 
 MS = 10**6
+
+
+def collective_kinds(logs, **options):
+    account = CollectivesAccount(**options)
+    account_for(logs, counted=[account])
+    return account.close()
 
 
 def test_calls_are_added_up_by_kind_and_ranks():

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.report.ledger.accounts import compute_ledger, step_seconds
+from drumline.report.ledger.accounts import compute_ledger
+from drumline.report.ledger.steps import step_seconds
 from metered_runs import ddp_logs, loop_logs
 
 MS = 10**6

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from drumline.core.nodes import NodePlan, address_of
-from drumline.report.ledger.links import find_slow_link
+from drumline.report.ledger.links import LinksAccount
+from drumline.report.ledger.steps import account_for
 from metered_runs import MS, SECOND
 
 MBIT = 10**6
+
+
+def find_slow_link(logs, *, nodes, plans=()):
+    account = LinksAccount(nodes, plans)
+    account_for(logs, counted=[account])
+    ends = enumerate(log[-1] for log in logs)
+    sent = {rank: end["sent"] for rank, end in ends if end["event"] == "end"}
+    return account.close(seconds=4.0, sent=sent)
 
 
 def ring(rates, *, steps=4, nbytes=1_000_000, ranks_per_node=1):

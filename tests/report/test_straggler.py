@@ -173,3 +173,15 @@ def test_a_loop_without_steps_has_a_straggler_where_its_calls_are_numbered():
     (line,) = said.values()
     assert line.startswith("rank 1 cost 30% of the last 30 s: slow in compute, 30")
     assert watch(loop_logs(seconds=60, slow=1, numbered=False), until_s=60) == {}
+
+
+def test_steps_that_wait_for_a_rank_that_makes_none_are_not_kept_for_long():
+    """A parameter server makes no steps: what the others do can be compared with nobody's."""
+    found = StragglerWatch(2)
+    for second in range(300):
+        begin = second * SECOND
+        step = {"event": "step", "step": second, "t": begin, "data": 0, "total": SECOND}
+        found.take(0, {**step, "blocked": [], "spans": []})
+        found.take(1, {**step, "event": "collectives", "blocked": [], "spans": []})
+        assert found.look(float(second)) is None
+    assert max(map(len, found._logs)) <= 21

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import re
 import time
@@ -26,7 +25,7 @@ from drumline.core.rundir import Event, RunDir
 from drumline.launcher.probe import Progress as ProbeProgress
 from drumline.launcher.probe import Watch
 from drumline.report.progress import RunProgress
-from drumline.report.runs.record import read_record
+from drumline.report.runs.record import RunRecord, read_record
 from drumline.report.tables import (
     BAR_WIDTH,
     Accounts,
@@ -42,6 +41,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LINE_EVERY_S = 5.0
 _QUIET_S = 10.0
 """how often a line is printed where nobody sees a bar"""
+_TOO_SHORT_S = 1.0
 _COLUMNS_BESIDE_BAR = 49  # of the live table
 
 
@@ -66,16 +66,19 @@ def run_title(name: str, spec: RunSpec) -> str:
     return f"{name}: {spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"
 
 
-class Display(abc.ABC):
-    """Shows a run while its context lasts; call `update` a few times a second."""
+class Display:
+    """Shows a run while its context lasts: no more than what is noted of it, and who is slow.
 
-    def __init__(self, console: Console, progress: RunProgress, title: str) -> None:
+    Call `update` a few times a second.
+    """
+
+    def __init__(self, console: Console, progress: RunProgress, title: str = "") -> None:
         self._console = console
         self._title = title
         self.progress = progress
 
-    @abc.abstractmethod
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.update()
@@ -207,18 +210,25 @@ def _render(console: Console, text: Text) -> str:
 
 
 def print_result(run: RunDir, *, as_json: bool = False) -> None:
-    """Print summary and ledger of a finished run, for people or as JSON.
-
-    A script that was not metered has none for people.
-    """
+    """Print summary and ledger of a finished run, for people or as JSON."""
     record = read_record(run)
     if not record.done:
         raise RunDirError(f"{run.path} has no summary.json: the run has not finished")
     accounts = Accounts.of(record)
     if as_json:
         print_json({**record.result, **accounts.to_json(), "run_dir": str(run.path)})
-    elif accounts.told or not record.script:
-        Console().print(accounts.table(), summary_table(record.result, str(run.path)))
+    else:
+        print_record(record, accounts)
+
+
+def print_record(record: RunRecord, accounts: Accounts) -> None:
+    """Print ledger and summary of a finished run; nothing of a script that has too little to tell.
+
+    That is one that was not metered, or that made no steps and was over soon.
+    """
+    ledger = accounts.ledger
+    if ledger.steps or ledger.seconds > _TOO_SHORT_S or not record.script:
+        Console().print(accounts.table(), summary_table(record.result, str(record.path)))
 
 
 @contextlib.contextmanager

@@ -7,24 +7,17 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 from rich.console import Console
 
 from drumline.cli.app import print_text
 from drumline.cli.commands.train import ObserveOptions
-from drumline.core.errors import UsageError, WorkerError
+from drumline.core.errors import WorkerError
 from drumline.core.rundir import EventWriter, RunDir
+from drumline.core.task import OnHang
 from drumline.launcher.activity import ActivityWatch, look_at_ranks
 from drumline.launcher.hang import Hang, HangWatch, say_hang, say_stacks
 from drumline.launcher.stacks import ask_stacks, observed_ranks
-
-
-def check_on_hang(word: str) -> Literal["report", "stop"]:
-    """Check what `--on-hang` says."""
-    if word not in ("report", "stop"):
-        raise UsageError(f"--on-hang {word}: write report or stop")
-    return "stop" if word == "stop" else "report"
 
 
 @dataclass
@@ -38,7 +31,6 @@ class HangReporter:
     _asked: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        check_on_hang(self.options.on_hang)
         after_s = self.options.hang_after
         self._watched = self.options.ledger and after_s > 0
         self._activity = ActivityWatch(self.run, range(self.world_size), after_s)
@@ -79,7 +71,7 @@ class HangReporter:
     def _tell(self, hang: Hang) -> None:
         with EventWriter(self.run.launcher_events) as events:
             events.write("hang", **hang.to_record())
-        if self.options.on_hang == "stop":
+        if self.options.on_hang is OnHang.STOP:
             said = f"{say_hang(hang)}\nthe run was ended; stacks: {self.run.logs}"
             raise WorkerError(said, rank=hang.rank)
         print_text(self.console, f"{say_hang(hang)}\nall stacks: {self.run.logs}/rank-*.stacks")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.app import print_text
 from drumline.cli.commands.train import ObserveOptions
-from drumline.cli.display import LogTail
+from drumline.cli.display import Display, LogTail, print_record
 from drumline.cli.hang import HangReporter
 from drumline.core.errors import UsageError
 from drumline.core.formatting import format_seconds, listed
@@ -26,12 +25,10 @@ from drumline.launcher.preflight import find_module, guess_preloads
 from drumline.launcher.runs import create_script_run, launched_ranks, noted_failure
 from drumline.report.progress import RunProgress
 from drumline.report.runs.record import read_record
-from drumline.report.tables import Accounts, summary_table
+from drumline.report.tables import Accounts
 from drumline.spec.load import load_spec, validate_spec
 
 _TIMEOUT_S = 300.0
-_TOO_SHORT_S = 1.0
-"""accounts of a script that made no steps, and was over sooner, say nothing"""
 _SHAPE = "1x2"  # of a run that was given none
 _SERVES_ITSELF = {"TORCHELASTIC_USE_AGENT_STORE": "False"}  # rank 0 opens the store at --master
 
@@ -82,8 +79,8 @@ def run_script_command(
     )
     world_size = by_hand.world_size if by_hand else nodes * workers
     console = Console(highlight=False, soft_wrap=True)
-    reporter = HangReporter(run, world_size, observe, console)
-    _follow(reporter, task, plans)
+    with run.locked():
+        _follow(HangReporter(run, world_size, observe, console), task, plans)
 
 
 def _refuse_beside_rank(given: Mapping[str, bool]) -> None:
@@ -138,7 +135,7 @@ def _follow(reporter: HangReporter, task: AgentTask, plans: tuple[NodePlan, ...]
     """Print what the ranks print, who is slow and who hangs, until all end; then the accounts."""
     run, console, world_size = reporter.run, reporter.console, reporter.world_size
     tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
-    progress = RunProgress(run, world_size)
+    display = Display(console, RunProgress(run, world_size))
     nodes = [EventTail(run.node_events(node)) for node in range(max(1, len(plans)))]
 
     def show(*, to_the_end: bool = False) -> None:
@@ -147,9 +144,7 @@ def _follow(reporter: HangReporter, task: AgentTask, plans: tuple[NodePlan, ...]
                 console.print(_describe_restart(event, task.restarts), markup=False)
         for tail in tails:
             tail.print_new(console, to_the_end=to_the_end)
-        progress.update()
-        if straggler := progress.name_straggler():
-            print_text(console, straggler)
+        display.update()
 
     started, timeout = time.monotonic(), "the script's own timeout"
     with (
@@ -170,12 +165,12 @@ def _conclude(
     run: RunDir, task: AgentTask, console: Console, *, world_size: int, time_s: float
 ) -> None:
     """Write the summary, and print it with the ledger where the script was metered."""
+    summary = {"world_size": world_size, "time_s": time_s}
+    run.write_json("summary.json", summary)  # it is done, whatever becomes of its accounts
     record = read_record(run)
-    record.summary = {"world_size": world_size, "time_s": time_s}
     accounts = Accounts.of(record)
     run.write_json("summary.json", {**record.result, **accounts.to_json()})
-    if accounts.ledger.steps or accounts.ledger.seconds > _TOO_SHORT_S:
-        Console().print(accounts.table(), summary_table(record.result, str(run.path)))
+    print_record(record, accounts)
     ranks = "the one rank is" if world_size == 1 else f"all {world_size} ranks are"
     if by_hand := task.variables.get("RANK"):
         ranks = f"rank {by_hand} is"

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from drumline.cli.app import print_json, print_text
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.core.formatting import counted, format_metric
-from drumline.core.rundir import Event, RunDir, list_runs
+from drumline.core.formatting import counted, format_bytes, format_metric
+from drumline.core.rundir import EventLog, RunDir, list_runs
 from drumline.core.task import MODULE
 from drumline.launcher.runs import RUNS, state_of
 from drumline.report.ledger.perfetto import build_trace
@@ -109,7 +109,7 @@ def _document(record: RunRecord, accounts: Accounts) -> dict[str, Any]:
     else:
         what = {"script": record.script, "state": state_of(RunDir(record.path))[0]}
     return {
-        **(record.result or {"name": record.name, "world_size": len(record.events)}),
+        **(record.result or {"name": record.name, "world_size": len(record.logs)}),
         **what,
         **accounts.to_json(),
         "collectives": [asdict(kind) for kind in record.collectives],
@@ -173,23 +173,24 @@ def _describe(run: RunDir) -> RunListing:
 def trace_command(name: str, *, steps: str | None, out: Path | None) -> None:
     """Run `drumline trace`: write the trace of some steps of a run."""
     run = RunDir.open(name, root=RUNS)
-    events = run.read_rank_events(run.count_ranks())
-    numbers = [event["step"] for log in events[:1] for event in log if event["event"] == "step"]
+    logs = run.rank_logs(run.count_ranks())
+    rank_0 = (event for log in logs[:1] for event in log.outlines())
+    numbers = [event["step"] for event in rank_0 if event["event"] == "step"]
     if numbers:
         first, last = _parse(steps) if steps else (numbers[0], numbers[0] + _SHOWN - 1)
         shown = _say_steps(run, numbers, first, last)
-        trace = build_trace(events, first=first, last=last)
+        trace = build_trace(logs, first=first, last=last)
     else:
-        trace, shown = _trace_without_steps(run, events, steps)
-    path = out or run.path / "trace.json"
+        trace, shown = _trace_without_steps(run, logs, steps)
+    path, text = out or run.path / "trace.json", json.dumps(trace)
     try:
-        path.write_text(json.dumps(trace))
+        path.write_text(text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; give --out FILE") from None
     print_text(
         Console(),
-        f"{path}: {shown} of {counted(len(events), 'rank')} on one clock; "
-        f"open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
+        f"{path} ({format_bytes(len(text))}): {shown} of {counted(len(logs), 'rank')} on one "
+        f"clock; open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
     )
 
 
@@ -204,14 +205,14 @@ def _say_steps(run: RunDir, numbers: list[int], first: int, last: int) -> str:
 
 
 def _trace_without_steps(
-    run: RunDir, events: list[list[Event]], steps: str | None
+    run: RunDir, logs: list[EventLog], steps: str | None
 ) -> tuple[dict[str, object], str]:
     """Trace the first seconds of a script that makes no steps."""
-    if not any(event["event"] == "collectives" for log in events for event in log):
+    if not any(event["event"] == "collectives" for log in logs for event in log.outlines()):
         raise UsageError(f"{run.path.name} has made no step yet; start it, or name another run")
     if steps:
         raise UsageError(f"{run.path.name} has no steps, only collectives; leave --steps out")
-    return build_trace(events, seconds=_SHOWN), f"the collectives of the first {_SHOWN} s"
+    return build_trace(logs, seconds=_SHOWN), f"the collectives of the first {_SHOWN} s"
 
 
 def _parse(steps: str) -> tuple[int, int]:

@@ -14,8 +14,6 @@ from drumline.cli.cluster_display import Printer, print_end, print_note
 from drumline.cli.commands.jobs import SubmitOptions
 from drumline.cli.commands.train import ObserveOptions
 from drumline.cli.display import Display, build_display, print_result
-from drumline.cli.hang import check_on_hang
-from drumline.cluster.jobs.follow import RunView
 from drumline.cluster.jobs.submit import JobSubmission
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.core.errors import InterruptError, UsageError
@@ -36,15 +34,21 @@ def submit_command(
     observe: ObserveOptions,
 ) -> None:
     """Run `drumline submit`: run a script or a spec on all nodes of the cluster."""
-    spec, home = find_cluster(which)
-    if options.resume is not None and (options.module or not script.endswith(_SPEC_ENDS)):
+    trains = script.endswith(_SPEC_ENDS) and not options.module
+    if trains and observe != ObserveOptions():
+        raise UsageError(
+            "--no-ledger, --hang-after and --on-hang are for scripts: how long the ranks of a spec "
+            "wait for each other is its timeout_s; leave them out"
+        )
+    if options.resume is not None and not trains:
         raise UsageError("--resume is for a SPEC.yaml; a script finds its own checkpoints")
+    spec, home = find_cluster(which)
     request = _request(spec, script, args, options, observe)
     submission = JobSubmission(spec, home, request, note=print_note)
     job_id = submission.job_id
-    view: RunView | None = ScriptView(submission.folder) if observe.ledger else None
-    if request.spec:
-        view = TrainingView(submission.folder)
+    view = None
+    if request.spec or observe.ledger:
+        view = JobView(submission.folder, trains=bool(request.spec))
     try:
         state = submission.run(Printer(), view=view, detach=options.detach, resume=options.resume)
     except KeyboardInterrupt:
@@ -85,7 +89,7 @@ def _request(
         restarts=restarts,
         observed=observe.ledger,
         hang_after_s=observe.hang_after,
-        on_hang=check_on_hang(observe.on_hang),
+        on_hang=observe.on_hang,
     )
 
 
@@ -107,53 +111,38 @@ def path_from_here(script: str) -> str:
     )
 
 
-class ScriptView:
-    """Names who is slow in a script's job while its events are pulled (`RunView`)."""
+class JobView:
+    """Shows a job's run while it is pulled (`RunView`): a script's without a table."""
 
-    results = False
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, trains: bool) -> None:
         self.folder = folder
-        self._progress: RunProgress | None = None
-
-    def update(self) -> None:
-        """Read what is new, as soon as it is known how many ranks there are."""
-        if self._progress is None:
-            with contextlib.suppress(OSError, ValueError):
-                state = JobState.from_json(json.loads((self.folder / "state.json").read_text()))
-                manifest = json.loads((self.folder / "run" / "manifest.json").read_text())
-                ranks = manifest["nodes"] * (state.workers or 0)
-                self._progress = RunProgress(RunDir(self.folder / "run"), ranks) if ranks else None
-        if self._progress is not None:
-            self._progress.update()
-            if straggler := self._progress.name_straggler():
-                print_note(straggler)
-
-    def close(self) -> None:
-        """Nothing is drawn."""
-
-
-class TrainingView:
-    """Draws the run of a job while it is pulled (`RunView`)."""
-
-    results = True
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.results = trains
         self._run = RunDir(folder / "run")
         self._display: Display | None = None
         self._opened = contextlib.ExitStack()
 
     def update(self) -> None:
-        """Draw what is new, as soon as the run's spec is here."""
-        if self._display is None and self._run.spec_file.exists():
-            spec = read_run_spec(self._run)
-            display = build_display(Console(), self._run, spec, name=self.folder.name)
+        """Show what is new, as soon as it is known what the run is."""
+        if self._display is None and (display := self._build()) is not None:
             self._display = self._opened.enter_context(display)
         if self._display is not None:
             self._display.update()
 
+    def _build(self) -> Display | None:
+        if self.results:
+            if not self._run.spec_file.exists():
+                return None
+            spec = read_run_spec(self._run)
+            return build_display(Console(), self._run, spec, name=self.folder.name)
+        with contextlib.suppress(OSError, ValueError):
+            state = JobState.from_json(json.loads((self.folder / "state.json").read_text()))
+            manifest = json.loads((self._run.path / "manifest.json").read_text())
+            if ranks := manifest["nodes"] * (state.workers or 0):
+                return Display(Console(stderr=True), RunProgress(self._run, ranks))
+        return None
+
     def close(self) -> None:
-        """End the display; another `update` opens a new one."""
+        """End the display; another `update` opens a new table."""
         self._opened.close()
-        self._display = None
+        if self.results:
+            self._display = None

@@ -43,9 +43,10 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,6 +82,10 @@ EventKind = Literal[
     "worker_exit",
 ]
 
+_HEAD = re.compile(rb'\{"event": ?"(?:step|collectives)"(?:, ?"\w+": ?[^][{}",\s]+)+')
+"""what such an event begins with: its numbers, up to the first of its rows"""
+_PIECE = 1 << 24
+"""of a growing file, in bytes; longer than any line"""
 FLUSH_EVERY_S = 0.2
 _LOCK_S = 0.2  # somebody who only looks at a run holds it for a moment
 
@@ -180,9 +185,13 @@ class RunDir:
         """What one node's agent printed."""
         return self.logs / f"node-{node}.log"
 
+    def rank_logs(self, world_size: int) -> list[EventLog]:
+        """Return the event logs of all ranks, in rank order, to be read one event at a time."""
+        return [EventLog(self.rank_events(rank)) for rank in range(world_size)]
+
     def read_rank_events(self, world_size: int) -> list[list[Event]]:
-        """Read the events of all ranks, in rank order."""
-        return [read_events(self.rank_events(rank)) for rank in range(world_size)]
+        """Read the events of all ranks into memory: of a short run, or one that has not begun."""
+        return [list(log) for log in self.rank_logs(world_size)]
 
     def count_ranks(self) -> int:
         """Count the ranks that have an event log, from rank 0 on: all that a script tells."""
@@ -305,13 +314,56 @@ class EventTail(GrowingFile):
 
     def read_events(self) -> list[Event]:
         """Return the events that were added since the last call; torn lines are passed over."""
-        values = []
-        for line in self.read().splitlines():
-            with contextlib.suppress(ValueError):
-                values.append(json.loads(line))
-        return [value for value in values if isinstance(value, dict) and "event" in value]
+        return list(self.new_events())
+
+    def new_events(self) -> Iterator[Event]:
+        """Give them one by one: a log that is looked at for the first time may be long."""
+        while chunk := self.read(most=_PIECE):
+            yield from (event for line in chunk.splitlines() if (event := _parse(line)) is not None)
+
+
+class EventLog:
+    """A file of events that is read line by line, each time anew: it may be larger than memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[Event]:
+        return self.read()
+
+    def read(self, wanted: Callable[[Event], bool] | None = None) -> Iterator[Event]:
+        """Read the whole events one by one, or those alone whose outline is wanted."""
+        for line in self._lines():
+            if wanted is None or ((outline := _outline(line)) is not None and wanted(outline)):
+                event = _parse(line)
+                if event is not None:
+                    yield event
+
+    def outlines(self) -> Iterator[Event]:
+        """Read steps and stretches up to the rows that they list, which is quick; others whole."""
+        return (event for line in self._lines() if (event := _outline(line)) is not None)
+
+    def _lines(self) -> Iterator[bytes]:
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
+
+
+def _outline(line: bytes) -> Event | None:
+    head = _HEAD.match(line)
+    if head is None or b'"total"' not in head[0] or not line.endswith(b"}\n"):
+        return _parse(line)  # it has no rows, other numbers than ours, or is torn
+    return _parse(head[0] + b"}")
+
+
+def _parse(line: bytes) -> Event | None:
+    """Read a line; None if it is torn."""
+    with contextlib.suppress(ValueError):
+        value = json.loads(line)
+        if isinstance(value, dict) and "event" in value:
+            return value
+    return None
 
 
 def read_events(path: Path) -> list[Event]:
     """Return all whole events of a run directory's file; an absent file has none."""
-    return EventTail(path).read_events()
+    return list(EventLog(path))

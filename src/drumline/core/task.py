@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from drumline.core.json_lines import Record
@@ -27,6 +28,13 @@ SCRATCH = "DRUMLINE_SCRATCH"
 
 RANK_OPTIONS = "DRUMLINE_WORDS"
 """tells a rank that was started on its own with which options, as JSON; all compare theirs"""
+
+
+class OnHang(StrEnum):
+    """Whether a hang of a script's ranks also ends them."""
+
+    REPORT = "report"
+    STOP = "stop"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,19 @@
                (2) has those of all nodes, or has waited long enough for them
                (3) names who the others wait for: in the job's state, and as an event
 
-Ranks are looked at by their status files, which only scripts' ranks have.
+Ranks are looked at by their status files, which only scripts' ranks have. What decides whether they
+hang is told each second, in some hundred bytes; all their last calls come with the stacks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
 from drumline.core.json_lines import Message
 from drumline.core.rundir import EventWriter, RunDir
+from drumline.core.status import RankStatus
 from drumline.launcher.activity import ActivityWatch, RankActivity
 from drumline.launcher.hang import Hang, HangWatch
 from drumline.launcher.stacks import Stacks, ask_stacks, stacks_from_json, stacks_to_json
@@ -35,11 +38,18 @@ class NodeRanks:
         self.numbers = range(job.node * workers, (job.node + 1) * workers)
         self._watch = ActivityWatch(run, self.numbers, job.hang_after_s)
 
-    def idle(self) -> list[RankActivity]:
-        """Return what they do, if none of them has made progress for a moment; else nothing."""
+    def idle(self) -> list[RankActivity] | None:
+        """Return what they do; None if one is at work, or none has begun.
+
+        Those that have ended are not at work: others may wait for them.
+        """
         ranks = self._watch.look()
-        alive = [rank for rank in ranks if rank.alive]
-        return ranks if alive and min(rank.idle_s for rank in alive) > _TELL_S else []
+        at_work = any(rank.alive and rank.idle_s <= _TELL_S for rank in ranks)
+        return None if at_work or not ranks else ranks
+
+    def statuses(self) -> list[RankStatus]:
+        """Return all that is known of what they do."""
+        return [rank.status for rank in self._watch.look()]
 
     def stacks(self) -> dict[int, Stacks]:
         """Ask them for their stacks."""
@@ -61,13 +71,25 @@ class IdleReporter:
         if now - self._told > _TELL_S:
             self._told = now
             idle = self._ranks.idle()
-            if idle or self._was_idle:
-                self._peer.send("idle", ranks=[rank.to_json() for rank in idle])
-            self._was_idle = bool(idle)
+            if idle is not None:
+                self._peer.send("idle", ranks=[_shortened(rank).to_json() for rank in idle])
+            elif self._was_idle:
+                self._peer.send("idle", ranks=None)
+            self._was_idle = idle is not None
 
     def answer(self) -> None:
-        """Send the stacks that the leader has asked for."""
-        self._peer.send("stacks", stacks=stacks_to_json(self._ranks.stacks()))
+        """Send the stacks that the leader has asked for, and all that the ranks have called."""
+        statuses = [status.to_json() for status in self._ranks.statuses()]
+        stacks = stacks_to_json(self._ranks.stacks())
+        self._peer.send("stacks", stacks=stacks, statuses=statuses)
+
+
+def _shortened(rank: RankActivity) -> RankActivity:
+    """Leave out all calls but those that a rank waits in, and its newest of each group."""
+    status = rank.status
+    newest = {call.group: call for call in sorted(status.calls, key=lambda call: call.seq)}
+    calls = {(call.group, call.seq): call for call in (*status.waits_in, *newest.values())}
+    return replace(rank, status=replace(status, calls=list(calls.values())))
 
 
 class JobHangWatch:
@@ -78,9 +100,11 @@ class JobHangWatch:
         self._peers = peers
         self._watch = HangWatch(job.hang_after_s)
         self._idle: dict[int, tuple[float, list[RankActivity]]] = {}
-        """by node: when it has told of its ranks, and what"""
+        """by node whose ranks are not at work: when it has told of them, and what"""
         self._stacks: dict[int, Stacks] | None = None
         """those that have come; None: nobody was asked"""
+        self._statuses: dict[int, RankStatus] = {}
+        """what came with them, by rank"""
         self._missing: set[int] = set()
         self._deadline = 0.0
 
@@ -92,10 +116,14 @@ class JobHangWatch:
     def take(self, node: int, message: Message) -> None:
         """Take what a follower tells of its ranks."""
         if message["what"] == "idle":
-            ranks = [RankActivity.from_json(rank) for rank in message["ranks"]]
-            self._idle[node] = time.monotonic(), ranks
+            self._idle.pop(node, None)
+            if message["ranks"] is not None:
+                ranks = [RankActivity.from_json(rank) for rank in message["ranks"]]
+                self._idle[node] = time.monotonic(), ranks
         elif self._stacks is not None:
             self._stacks |= stacks_from_json(message["stacks"])
+            statuses = map(RankStatus.from_json, message["statuses"])
+            self._statuses |= {status.rank: status for status in statuses}
             self._missing.discard(node)
 
     def tick(self) -> None:
@@ -107,9 +135,11 @@ class JobHangWatch:
                 self._deadline = time.monotonic() + _STACKS_S
                 for peer in self._peers.values():
                     peer.send("stacks")
-                self._stacks = self._ranks.stacks()
+                self._stacks, self._statuses = self._ranks.stacks(), {}
         elif not self._missing or time.monotonic() > self._deadline:  # (2)
             stacks, self._stacks = self._stacks, None
+            whole = self._statuses
+            ranks = [replace(r, status=whole.get(r.status.rank, r.status)) for r in ranks]
             hang = self._watch.find(ranks, stacks)
             if hang is not None:  # (3)
                 with EventWriter(self._ranks.run.launcher_events) as events:
@@ -118,10 +148,9 @@ class JobHangWatch:
     def _all_ranks(self) -> list[RankActivity]:
         """Return what all ranks do, if those of no node make progress; else nothing."""
         found = self._ranks.idle()
-        nodes: Collection[int] = self._peers
-        for node in nodes:
+        for node in self._peers:
             told, ranks = self._idle.get(node, (0.0, []))
-            if not found or not ranks or time.monotonic() - told > _FRESH_S:
+            if found is None or time.monotonic() - told > _FRESH_S:
                 return []
             found = [*found, *ranks]
-        return found
+        return found or []

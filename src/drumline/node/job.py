@@ -38,6 +38,7 @@ from drumline.core.files import write_atomic
 from drumline.core.json_lines import Record
 from drumline.core.lock import FileLock, is_locked
 from drumline.core.rundir import RunDir
+from drumline.core.task import OnHang
 
 Phase = Literal["queued", "starting", "running", "done", "failed", "cancelled", "lost"]
 ENDED: frozenset[Phase] = frozenset({"done", "failed", "cancelled", "lost"})
@@ -69,7 +70,7 @@ class Request(Record):
     """whether steps and collectives of a script are noted"""
     hang_after_s: float = 5.0
     """how long ranks of a script may make no progress; 0: as long as they like"""
-    on_hang: Literal["report", "stop"] = "report"
+    on_hang: OnHang = OnHang.REPORT
     keep_warm: bool = True
     """whether an agent that has loaded torch is to wait on each node for the next job"""
 

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from drumline.core.errors import DrumlineError, RunDirError
 from drumline.core.json_lines import Message
 from drumline.core.rundir import FAILURE
+from drumline.core.task import OnHang
 from drumline.launcher.hang import say_hang
 from drumline.launcher.outcome import RunOutcome
 from drumline.node.agent import JobAgent, build_task, exit_code_of, settle_terms, write_reports
@@ -118,8 +119,9 @@ class Leader(Runner):
         while None in (codes := self._exit_codes()) and time.monotonic() < deadline:
             if (ended := len(codes) - codes.count(None)) != known:
                 known = ended
-                logs = self.run_dir.read_rank_events(self._world_size)
-                errors = (event for log in logs for event in log if event["event"] == "error")
+                logs = self.run_dir.rank_logs(self._world_size)
+                every = (event for log in logs for event in log.outlines())
+                errors = (event for event in every if event["event"] == "error")
                 if any(not error["consequence"] for error in errors):
                     return
             self._tick()
@@ -235,7 +237,7 @@ class Leader(Runner):
         if hang is before:
             return
         said = None if hang is None else say_hang(hang)
-        if hang is not None and self.job.on_hang == "stop":
+        if hang is not None and self.job.on_hang == OnHang.STOP:
             raise Over("failed", f"{said}\nthe job was ended", rank=hang.rank)
         self.folder.note(hang=said)
 

@@ -89,13 +89,13 @@ class RunProgress:
     def skip_to_now(self) -> None:
         """Pass over what an earlier session of this run has logged."""
         for tail in self._tails:
-            tail.read_events()
+            deque(tail.new_events(), maxlen=0)
 
     def update(self) -> list[Event | str]:
         """Read what is new; returns epochs that have ended and notes, in the order of the logs."""
         news: list[Event | str] = []
         for rank, tail in zip(self.ranks, self._tails, strict=True):
-            for event in tail.read_events():
+            for event in tail.new_events():
                 rank.take(event)
                 self._watch.take(rank.rank, event)
                 if event["event"] == "epoch":

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from drumline.core.formatting import counted, format_bytes, format_metric, format_seconds
 from drumline.report.ledger.accounts import Ledger, RankLedger, compute_ledger
-from drumline.report.ledger.bubble import Bubble, measure_bubble
+from drumline.report.ledger.bubble import Bubble
 from drumline.report.ledger.links import SlowLink
 from drumline.report.ledger.straggler import find_straggler
 from drumline.report.runs.record import RunRecord
@@ -83,10 +83,9 @@ class Accounts:
     @classmethod
     def of(cls, record: RunRecord) -> Accounts:
         """Account for a run by its record."""
-        mesh = None if record.spec is None else record.spec.axes
         return cls(
-            ledger=record.ledger or compute_ledger([[] for _ in record.events]),
-            bubble=None if mesh is None else measure_bubble(record.events, mesh),
+            ledger=record.ledger or compute_ledger([[] for _ in record.logs]),
+            bubble=record.bubble,
             nodes=record.nodes,
             link=record.slow_link,
         )

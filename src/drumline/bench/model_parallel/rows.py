@@ -33,9 +33,9 @@ from drumline.core.errors import RunDirError, UsageError
 from drumline.core.rundir import Event, RunDir
 from drumline.launcher.probe import Watch
 from drumline.report.intervals import quartiles
-from drumline.report.ledger.accounts import NS, warm_steps
-from drumline.report.ledger.bubble import Bubble, measure_bubble
+from drumline.report.ledger.bubble import Bubble
 from drumline.report.ledger.perfetto import build_trace
+from drumline.report.ledger.steps import NS, warm_steps
 from drumline.report.runs.record import read_record
 
 
@@ -84,10 +84,10 @@ class CaseRow:
 def build_case_row(case: ModelParallelCase, run: RunDir, *, kept: bool) -> CaseRow:
     """Build `bench model-parallel`'s row of a finished run: what it cost."""
     spec, record = case.spec, read_record(run)
-    events, steps = record.events, warm_steps(record.events)
+    events, steps = record.rare, warm_steps(record.logs)
     low, median, high = quartiles(record.step_s)
     losses = [point.loss for point in record.curve]
-    bubble = measure_bubble(events, spec.axes)
+    bubble = record.bubble
     alone = spec.world_size == 1
     payload = [0] if alone else payload_bytes(steps)
     # inside PyTorch's engines nobody takes notes

@@ -23,7 +23,8 @@ from drumline.bench.scaling.spec import ALONE, Count, Mode, ScalingCase, Scaling
 from drumline.core.errors import UsageError
 from drumline.core.rundir import Event, RunDir
 from drumline.report.intervals import interval_cells, median_interval, quartiles
-from drumline.report.ledger.accounts import compute_ledger, step_seconds, warm_steps
+from drumline.report.ledger.accounts import compute_ledger
+from drumline.report.ledger.steps import step_seconds, warm_steps
 from drumline.spec.run_spec import RunSpec
 
 _WHOLE = 0.95

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import REST_IS_THEIRS, Json, Module, app
+from drumline.core.errors import UsageError
+from drumline.core.task import OnHang
 
 Rank = Annotated[int | None, typer.Option(help="Be this one rank, started by hand.")]
 WorldSize = Annotated[int | None, typer.Option(help="With --rank: how many there are.")]
@@ -74,9 +76,16 @@ class ObserveOptions:
             help="Tell who hangs within so long of the last progress; 0: never.",
         ),
     ] = 5.0
-    on_hang: Annotated[
-        str, typer.Option(metavar="report|stop", help="Whether a hang also ends the run.")
-    ] = "report"
+    on_hang: Annotated[OnHang, typer.Option(help="Whether a hang also ends the run.")] = (
+        OnHang.REPORT
+    )
+
+    def __post_init__(self) -> None:
+        if self.on_hang is OnHang.STOP and not (self.ledger and self.hang_after):
+            without = "--hang-after 0" if self.ledger else "--no-ledger"
+            raise UsageError(
+                f"{without} --on-hang stop: a hang is not looked for then; leave one of them out"
+            )
 
 
 @app.command(context_settings=REST_IS_THEIRS, calls="script:run_script_command")

@@ -48,6 +48,8 @@ from drumline.node.storage import shown_url
 _ANSWER_S = 60.0
 _TAKE_S = 300.0  # for a node to take a job: it copies the code first
 _QUEUED_S = 3.0
+_ANSWERS = {"cancel": "state", "stacks": "stacks"}
+"""what a node's answer has, where the question is none for all jobs"""
 
 
 @dataclass
@@ -226,9 +228,10 @@ async def _ask_any(remotes: Sequence[Remote], *args: str) -> Done:
         except HostError as error:
             lost.append(error)
             continue
-        if done.code == 0 and (args[0] == "status" or done.message):
+        answer = done.message or {}
+        if done.code == 0 and (args[0] == "status" or _ANSWERS[args[0]] in answer):
             return done
-        if (answer := done.message) is not None and "error" in answer:
+        if "error" in answer:
             raise revive(answer["error"])
         lost.append(_unfit(remote.machine, done))
     raise_for_all(lost)

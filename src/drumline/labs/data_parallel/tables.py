@@ -203,7 +203,7 @@ def build_local_loss_rows(results: Results) -> Iterator[LocalLossRow]:
     """Give each rank's own losses, of mixed and of skewed parts."""
     for kind in (MIXED, SKEWED):
         record = results.record(f"{kind}-1")
-        for rank, log in enumerate([] if record is None else record.events):
+        for rank, log in enumerate([] if record is None else record.logs):
             losses = [event for event in log if event["event"] == "step" and event["samples"]]
             for number, event in enumerate(losses, start=1):
                 last = losses[max(0, number - repeats.WIDTH) : number]

@@ -20,7 +20,7 @@ from drumline.labs.experiment import Results
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.repeats import LossRow
 from drumline.report.intervals import Interval, divide, quartile_interval
-from drumline.report.ledger.accounts import step_seconds, warm_steps
+from drumline.report.ledger.steps import step_seconds, warm_steps
 from drumline.report.page import table as form
 
 ALONE, ALONE_AGAIN = "alone", "alone again"

@@ -14,7 +14,7 @@ from drumline.labs import repeats
 from drumline.labs.experiment import Results
 from drumline.labs.optimizers import experiments as lab
 from drumline.report.intervals import Interval, quartile_interval
-from drumline.report.ledger.accounts import NS, warm_steps
+from drumline.report.ledger.steps import NS, warm_steps
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
 from drumline.report.runs.record import RunRecord
@@ -131,7 +131,7 @@ def _same_weights(one: RunRecord, two: RunRecord) -> bool:
 
 def _median_update(record: RunRecord) -> float | None:
     """Return the seconds that moving the weights takes in a warm step."""
-    steps = [ranks[0] for ranks in warm_steps(record.events)]
+    steps = [ranks[0] for ranks in warm_steps(record.logs)]
     found = [event["update"] for event in steps if "update" in event]  # older runs lack it
     return statistics.median(found) * NS if found else None
 
@@ -157,7 +157,7 @@ class ProfileRow:
 
 def build_profile_row(case: str, records: Sequence[RunRecord]) -> ProfileRow:
     """Take the warm steps of all seeds apart."""
-    steps = [ranks for record in records for ranks in warm_steps(record.events)]
+    steps = [ranks for record in records for ranks in warm_steps(record.logs)]
     totals = [1000 * took for record in records for took in record.step_s]
     parameters = records[0].summary.get("parameters")
     return ProfileRow(

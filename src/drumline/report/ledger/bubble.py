@@ -16,13 +16,13 @@ time and messages none, so measured and theory differ, by what cuts and messages
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from drumline.core.formatting import counted
-from drumline.core.rundir import Event
-from drumline.report.ledger.accounts import NS, warm_steps
+from drumline.report.ledger.steps import NS, Part
 from drumline.spec.mesh import Mesh
 from drumline.spec.strategy import bubble
 
@@ -50,40 +50,48 @@ class Bubble:
         )
 
 
-def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | None:
-    """Measure a pipeline's bubble from ranks' event logs; None where no work was noted."""
-    if mesh.pipeline == 1:
-        return None
-    size = mesh.pipeline * mesh.tensor  # of a copy of the model: its stages, with all their shares
-    copies = [range(first, first + size) for first in range(0, mesh.data * size, size)]
-    shares: list[float] = []
-    idle: list[list[float]] = [[] for _ in range(mesh.size)]
-    pieces: list[Any] = []  # of one rank in one step: they show how the batch and model are cut
-    for step in warm_steps(events):
-        for ranks in copies:
-            work = [step[rank].get("work", ()) for rank in ranks]
+class BubbleAccount:
+    """Collects how long a pipeline's ranks were idle, step by step."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        size = mesh.pipeline * mesh.tensor  # of a copy: its stages, with all their shares
+        self._copies = [range(first, first + size) for first in range(0, mesh.data * size, size)]
+        self._shares = array("d")
+        self._idle_s = [array("d") for _ in range(mesh.size)]
+        self._pieces: list[Any] = []
+        """of one rank in one step: they show how the batch and model are cut"""
+
+    def add(self, part: Part) -> None:
+        """Account for the next step."""
+        for ranks in self._copies if self._mesh.pipeline > 1 else ():
+            work = [part.ranks[rank].get("work", ()) for rank in ranks]
             if not all(work):
                 continue
-            pieces = pieces or work[0]
+            self._pieces = self._pieces or work[0]
             every = [piece for each in work for piece in each]
             until = max(piece[_ENDED] for piece in every)
             window = max(1, until - min(piece[_BEGAN] for piece in every))
             left = [window - _busy(each) for each in work]
-            shares.append(sum(left) / (len(ranks) * window))
+            self._shares.append(sum(left) / (len(ranks) * window))
             for rank, ns in zip(ranks, left, strict=True):
-                idle[rank].append(ns * NS)
-    if not shares:
-        return None
-    microbatches = len({piece[_MICROBATCH] for piece in pieces})
-    chunks = len({piece[_CHUNK] for piece in pieces})  # older runs by rpc name them by the part
-    return Bubble(
-        measured=statistics.median(shares),
-        theory=bubble(mesh.pipeline, microbatches, chunks),
-        stages=mesh.pipeline,
-        microbatches=microbatches,
-        chunks=chunks,
-        idle_s=[statistics.median(each) if each else 0.0 for each in idle],
-    )
+                self._idle_s[rank].append(ns * NS)
+
+    def close(self) -> Bubble | None:
+        """Return the medians of all steps; None where no work was noted."""
+        if not self._shares:
+            return None
+        microbatches = len({piece[_MICROBATCH] for piece in self._pieces})
+        # older runs by rpc name them by the part
+        chunks = len({piece[_CHUNK] for piece in self._pieces})
+        return Bubble(
+            measured=statistics.median(self._shares),
+            theory=bubble(self._mesh.pipeline, microbatches, chunks),
+            stages=self._mesh.pipeline,
+            microbatches=microbatches,
+            chunks=chunks,
+            idle_s=[statistics.median(each) if each else 0.0 for each in self._idle_s],
+        )
 
 
 def _busy(pieces: Iterable[Any]) -> int:

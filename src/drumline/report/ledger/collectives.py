@@ -7,12 +7,11 @@ the last rank is done; what was spent waiting for that rank before is no transfe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.core.rundir import Event
-from drumline.report.ledger.accounts import NS, counted_parts, rounds_of
+from drumline.report.ledger.steps import NS, Part
 from drumline.schedules.collectives import IN_PARTS, ROOTED
 from drumline.schedules.cost import bus_factor
 
@@ -51,23 +50,31 @@ class CollectiveKind:
         return None if own is None or self.bus_share is None else own * self.bus_share
 
 
-def collective_kinds(
-    events: Sequence[Sequence[Event]], *, aggregator: str = "allreduce"
-) -> list[CollectiveKind]:
-    """Sort the collectives of a run by kind and ranks, the ones with the most transfer first.
+class CollectivesAccount:
+    """Sorts the collectives of a run by kind and ranks.
 
     `aggregator`: how gradients are averaged, if not by PyTorch's `all_reduce`.
     """
-    kinds: dict[tuple[str, int], CollectiveKind] = {}
-    for part in counted_parts(events):
-        for spans in rounds_of(part):
+
+    def __init__(self, *, aggregator: str = "allreduce") -> None:
+        self._names = ("allreduce", aggregator)
+        self._kinds: dict[tuple[str, int], CollectiveKind] = {}
+
+    def add(self, part: Part) -> None:
+        """Account for the next part."""
+        for spans in part.rounds:
             ops = {span[0] for span in spans.values()}
             op, ranks = MESSAGE if ops <= MESSAGES else min(ops), len(spans)
-            known = "all_reduce" if op in ("allreduce", aggregator) else op
-            share = bus_factor(known, ranks) if known in _KNOWN else None
-            new = CollectiveKind(op=op, ranks=ranks, bus_share=share)
-            _add(kinds.setdefault((op, ranks), new), spans)
-    return sorted(kinds.values(), key=lambda kind: -kind.transfer_s)
+            if (op, ranks) not in self._kinds:
+                known = "all_reduce" if op in self._names else op
+                share = bus_factor(known, ranks) if known in _KNOWN else None
+                kind = CollectiveKind(op=op, ranks=ranks, bus_share=share)
+                self._kinds[op, ranks] = kind
+            _add(self._kinds[op, ranks], spans)
+
+    def close(self) -> list[CollectiveKind]:
+        """Return the kinds, those with the most transfer first."""
+        return sorted(self._kinds.values(), key=lambda kind: -kind.transfer_s)
 
 
 def _add(kind: CollectiveKind, spans: Mapping[int, Any]) -> None:

@@ -14,14 +14,13 @@ overlaps. So what runs beside something gets a line more:
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from drumline.core.rundir import Event
-from drumline.report.ledger.accounts import NS, TIMED, on_one_clock
+from drumline.core.rundir import Event, EventLog
+from drumline.report.ledger.steps import NS, Log, on_one_clock, outlines
 
 _COMPUTE, _MESSAGES = 0, 1
 _LINES = ("compute", "messages")
@@ -42,7 +41,7 @@ class _Piece:
 
 
 def build_trace(
-    events: Sequence[Sequence[Event]],
+    logs: Sequence[Log],
     *,
     first: int = 1,
     last: int | None = None,
@@ -53,27 +52,35 @@ def build_trace(
     What a script did outside of its steps is shown where it lies between the first and the last of
     them; of one that makes no steps the first `seconds`.
     """
-    logs = [[event for event in log if event["event"] in TIMED] for log in on_one_clock(events)]
-    every = list(itertools.chain(*logs))
-    makes_steps = any("step" in event for event in every)
-    asked = [event for event in every if not makes_steps or _is_asked(event, first, last)]
-    zero = min((event["t"] for event in asked), default=0)
-    ends = max((event["t"] + event["total"] for event in asked), default=zero)
+    makes_steps = any(event["event"] == "step" for log in logs for event in outlines(log))
+
+    def asked(event: Event) -> bool:
+        if event["event"] == "step":
+            return bool(first <= event["step"] <= (last or event["step"]))
+        return event["event"] == "collectives" and not makes_steps
+
+    edges = [
+        (event["t"], event["t"] + event["total"])
+        for log in logs
+        for event in filter(asked, on_one_clock(outlines(log)))
+    ]
+    zero = min((begin for begin, _ in edges), default=0)
+    ends = max((end for _, end in edges), default=zero)
     until = ends if makes_steps else min(ends, zero + seconds / NS)
     shown: list[dict[str, object]] = []
     for rank, log in enumerate(logs):
+        read: Iterable[Event] = log
+        if isinstance(log, EventLog):
+            read = log.read(lambda event: event["event"] != "step" or asked(event))
         pieces = [
             piece
-            for event in log
-            if ("step" not in event and zero <= event["t"] < until) or _is_asked(event, first, last)
+            for event in on_one_clock(read)
+            if (event["event"] == "collectives" and zero <= event["t"] < until)
+            or (event["event"] == "step" and asked(event))
             for piece in _pieces(event)
         ]
         shown += _rank(rank, pieces, zero)
     return {"displayTimeUnit": "ms", "traceEvents": shown}
-
-
-def _is_asked(event: Event, first: int, last: int | None) -> bool:
-    return "step" in event and first <= event["step"] <= (last or event["step"])
 
 
 def _rank(rank: int, pieces: Sequence[_Piece], zero: int) -> Iterator[dict[str, object]]:

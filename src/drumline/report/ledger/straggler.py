@@ -19,19 +19,13 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from drumline.core.rundir import Event
-from drumline.report.ledger.accounts import (
-    TIMED,
-    Ledger,
-    RankLedger,
-    common_steps,
-    compute_ledger,
-    on_one_clock,
-)
+from drumline.report.ledger.accounts import Ledger, RankLedger, compute_ledger
+from drumline.report.ledger.steps import NS, TIMED, common_steps, on_one_clock
 
 WINDOW_S = 10.0
 LAST_S = 60.0
@@ -42,8 +36,8 @@ _MOST_WINDOWS = 2 / 3
 """in which share of the windows it must be the same rank"""
 _EXPLAINED = 1 / 3
 """the share of what others waited that a phase must explain, to be named"""
-_MOST_EVENTS = 5000
-"""that wait for another rank to come to the same step"""
+_MOST_EVENTS, _MOST_NS = 5000, int(2 * WINDOW_S / NS)
+"""that wait for another rank to come to the same step; it may never make one"""
 
 
 class Phase(StrEnum):
@@ -146,7 +140,7 @@ class StragglerWatch:
 
     def __init__(self, world_size: int) -> None:
         self._clocks: list[list[Event]] = [[] for _ in range(world_size)]
-        self._logs: list[list[Event]] = [[] for _ in range(world_size)]
+        self._logs: list[deque[Event]] = [deque(maxlen=_MOST_EVENTS) for _ in range(world_size)]
         self._windows: deque[tuple[float, Ledger]] = deque()
         self._makes_steps = False
         self._looked: float | None = None
@@ -155,13 +149,16 @@ class StragglerWatch:
     def take(self, rank: int, event: Event) -> None:
         """Follow one event of a rank's log."""
         if event["event"] == "start":
-            self._clocks[rank], self._logs[rank] = [], []
+            self._clocks[rank].clear()
+            self._logs[rank].clear()
         elif event["event"] == "clock":
             self._clocks[rank] = [event]
         elif event["event"] in TIMED and "t" in event:
             self._makes_steps |= event["event"] == "step"
-            self._logs[rank].append(event)
-            del self._logs[rank][:-_MOST_EVENTS]
+            log = self._logs[rank]
+            log.append(event)
+            while event["t"] - log[0]["t"] > _MOST_NS:
+                log.popleft()
 
     def look(self, now: float) -> str | None:
         """Say who stands out, every ten seconds at most; who was named is not named for a minute.
@@ -187,8 +184,7 @@ class StragglerWatch:
         logs = [[*clock, *log] for clock, log in zip(self._clocks, self._logs, strict=True)]
         counts = _count_steps(logs) if self._makes_steps else _count_stretches(logs)
         for rank, count in enumerate(counts):
-            logs[rank] = [*self._clocks[rank], *self._logs[rank][:count]]
-            del self._logs[rank][:count]
+            logs[rank] = [*self._clocks[rank], *(self._logs[rank].popleft() for _ in range(count))]
         return compute_ledger(logs)
 
     def _was_named(self, found: Straggler, now: float) -> bool:
@@ -205,14 +201,13 @@ class StragglerWatch:
 
 def _count_steps(logs: Sequence[Sequence[Event]]) -> list[int]:
     """Count each rank's events until the last step that all ranks have logged."""
-    common = common_steps(logs)
-    last: int = common[-1][0]["step"] if common else -1
+    last: int = max((ranks[0]["step"] for ranks in common_steps(logs)), default=-1)
     return [_count(log, lambda event: bool(event.get("step", last) <= last)) for log in logs]
 
 
 def _count_stretches(logs: Sequence[Sequence[Event]]) -> list[int]:
     """Count each rank's stretches until the time up to which all ranks have logged."""
-    timed = [[event for event in log if event["event"] in TIMED] for log in on_one_clock(logs)]
+    timed = [[event for event in on_one_clock(log) if event["event"] in TIMED] for log in logs]
     until = min(max((_end(event) for event in log), default=-1) for log in timed)
     return [_count(log, lambda event: _end(event) <= until) for log in timed]
 
@@ -226,5 +221,5 @@ def _end(event: Event) -> int:
     return int(event["t"] + event["total"])
 
 
-def _is_numbered(log: Sequence[Event]) -> bool:
+def _is_numbered(log: Iterable[Event]) -> bool:
     return all(len(span) > 5 and span[5] is not None for event in log for span in event["spans"])

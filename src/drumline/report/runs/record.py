@@ -8,10 +8,10 @@ has no spec, no losses and perhaps no steps: what its ranks did when is all that
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,23 @@ import yaml
 
 from drumline.core.errors import DrumlineError
 from drumline.core.nodes import NodePlan
-from drumline.core.rundir import Event, RunDir
+from drumline.core.rundir import Event, EventLog, RunDir
 from drumline.report.ledger import accounts
-from drumline.report.ledger.collectives import CollectiveKind, collective_kinds
-from drumline.report.ledger.links import SlowLink, find_slow_link
+from drumline.report.ledger.bubble import Bubble, BubbleAccount
+from drumline.report.ledger.collectives import CollectiveKind, CollectivesAccount
+from drumline.report.ledger.links import LinksAccount, SlowLink
+from drumline.report.ledger.steps import TIMED, Account, Part, StepSeconds, account_for
 from drumline.report.page.table import NOTHING
 from drumline.report.page.translator import Language, page_texts
 from drumline.spec.load import flatten_keys, read_run_spec
+from drumline.spec.mesh import Mesh
 from drumline.spec.run_spec import RunSpec
 
+_OTHER_EVENTS = (KeyError, TypeError, ValueError, IndexError)
+"""what events of another version than ours raise"""
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """How far a run was after a step."""
 
@@ -41,7 +47,7 @@ class Position:
     """spent in steps until then, by all ranks together"""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint(Position):
     """Where training stood after a step."""
 
@@ -49,7 +55,7 @@ class CurvePoint(Position):
     """over the whole batch of the step"""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score(Position):
     """A look at the test set."""
 
@@ -57,7 +63,7 @@ class Score(Position):
     accuracy: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """When a step was done that all ranks have logged."""
 
@@ -99,7 +105,16 @@ class RunRecord:
     peak_bytes: list[int] = field(default_factory=list)
     """of each rank that told it, beyond what it started with"""
     coverage: dict[str, Any] | None = None
-    events: list[list[Event]] = field(default_factory=list)
+    collectives: list[CollectiveKind] = field(default_factory=list)
+    """by kind, over what the ledger counts"""
+    slow_link: SlowLink | None = None
+    """the link that slowed it down, where its events tell it"""
+    bubble: Bubble | None = None
+    """of a pipeline whose ranks noted what they computed"""
+    logs: list[EventLog] = field(default_factory=list)
+    """the events of each rank, which may not all fit in memory"""
+    rare: list[list[Event]] = field(default_factory=list)
+    """those of each rank that are no steps or stretches"""
     gaps: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """what could not be read: the key of its sentence in the texts, and what fills it"""
 
@@ -141,27 +156,17 @@ class RunRecord:
         found = self.manifest.get("nodes")
         return found if isinstance(found, int) else max(1, len(self.plans))
 
-    @cached_property
-    def slow_link(self) -> SlowLink | None:
-        """The link that slowed it down, where its events tell it."""
-        return find_slow_link(self.events, nodes=self.nodes, plans=self.plans)
-
-    @cached_property
-    def collectives(self) -> list[CollectiveKind]:
-        """Its collectives by kind, over what its ledger counts."""
-        reduces = {} if self.spec is None else {"aggregator": self.spec.strategy.aggregator}
-        return collective_kinds(self.events, **reduces)
-
     @property
     def result(self) -> dict[str, Any]:
         """Its summary; of a script's run with what its events tell."""
         return {**self._summarize(), **self.summary} if self.script else self.summary
 
     def _summarize(self) -> dict[str, Any]:
-        used = next(iter(_of_kind(self.events[:1], "backend")), {})
+        used = next(iter(_of_kind(self.rare[:1], "backend")), {})
+        sent = sum(_sent_bytes(self).values())
         found: dict[str, Any] = {
             "name": self.name,
-            "world_size": len(self.events),
+            "world_size": len(self.logs),
             "backend": used.get("backend"),
             "backend_why": used.get("why"),
             "steps": self.times[-1].step if self.times else None,
@@ -170,7 +175,7 @@ class RunRecord:
             "collectives": sum(kind.calls for kind in self.collectives) or None,
             "collective_bytes": sum(kind.nbytes for kind in self.collectives) or None,
             # the loopback of one host carries what others send, too
-            "sent_bytes": _sent_bytes(self.events, self.nodes) if self.nodes > 1 else None,
+            "sent_bytes": (sent or None) if self.nodes > 1 else None,
         }
         return {key: value for key, value in found.items() if value is not None}
 
@@ -190,14 +195,16 @@ def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
     record.accuracy = record.summary.get("accuracy")
     record.coverage = _json(run, "coverage.json", record) or None
     _read_spec(run, record)
-    record.events = run.read_rank_events(_count_ranks(run, record))
-    if not any(record.events):
+    record.logs = run.rank_logs(_count_ranks(run, record))
+    if all(next(log.outlines(), None) is None for log in record.logs):
         record.lacks("no_events")
         return record
     try:
         _read_events(record)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except _OTHER_EVENTS as error:
         record.lacks("other_events", error=f"{type(error).__name__}: {error}")
+        with contextlib.suppress(*_OTHER_EVENTS):
+            _read_steps(record)
     record.median_step_s = statistics.median(record.step_s) if record.step_s else None
     record.loss = record.curve[-1].loss if record.curve else None
     if record.accuracy is None and record.scores:
@@ -217,7 +224,7 @@ def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
 
 def _why(record: RunRecord) -> str:
     """Return the error that ended a run, where a rank has logged one after its last start."""
-    for log in record.events:
+    for log in record.rare:
         said = ""
         for event in log:
             if event["event"] == "start":
@@ -259,14 +266,14 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
         record.lacks("damaged_spec", error=str(error).splitlines()[0])
 
 
-def _sent_bytes(events: Sequence[Sequence[Event]], nodes: int) -> int | None:
-    """Add up what the nodes sent: each rank has counted all that left over its node's interface."""
+def _sent_bytes(record: RunRecord) -> dict[int, int]:
+    """Tell what each node sent: each rank has counted all that left over its node's interface."""
     by_node: dict[int, int] = {}
-    for rank, log in enumerate(events):
-        node = rank * nodes // len(events)
+    for rank, log in enumerate(record.rare):
+        node = rank * record.nodes // len(record.logs)
         for end in _of_kind([log], "end"):
             by_node[node] = max(by_node.get(node, 0), end.get("sent") or 0)
-    return sum(by_node.values()) or None
+    return by_node
 
 
 def _of_kind(events: Sequence[Sequence[Event]], kind: str) -> list[Event]:
@@ -274,36 +281,89 @@ def _of_kind(events: Sequence[Sequence[Event]], kind: str) -> list[Event]:
 
 
 def _read_events(record: RunRecord) -> None:
-    seconds = samples = 0.0
-    told = True
-    positions: dict[int, Position] = {}
-    common = accounts.common_steps(accounts.on_one_clock(record.events))
-    # ranks of one copy of the model see the same samples
-    copies = len(record.events) if record.spec is None else record.spec.axes.data
-    for ranks, took in zip(common, accounts.step_seconds(common), strict=True):
-        seconds += took
-        step = ranks[0]["step"]
-        time = StepTime(run=record.name, step=step, seconds=seconds, step_ms=1e3 * took)
-        record.times.append(time)
-        told &= all("samples" in event for event in ranks)
-        if not told:
-            continue
-        samples += sum(event["samples"] for event in ranks) * copies / len(ranks)
-        if all("loss" in event for event in ranks):
-            at = Position(run=record.name, step=step, samples=round(samples), seconds=seconds)
-            record.curve.append(CurvePoint(**vars(at), loss=mean_loss(ranks)))
-            positions[step] = at
-    record.samples = round(samples) if told and record.times else None
-    for event in record.events[0]:
-        scored = event["event"] == "epoch" and event.get("accuracy") is not None
-        if scored and (found := positions.get(event["step"])) is not None:
-            result = {key: event[key] for key in ("test_loss", "accuracy")}
-            record.scores.append(Score(**vars(found), **result))
-    record.ledger = accounts.compute_ledger(record.events)
-    record.step_s = accounts.step_seconds(accounts.warm_steps(record.events))
-    ends = _of_kind(record.events, "end")
-    peaks = [end.get("peak_gpu_bytes", end.get("peak_bytes")) for end in ends]
+    ranks, spec = len(record.logs), record.spec
+    ledger, warm = accounts.LedgerAccount(ranks), _WarmSteps()
+    links = LinksAccount(record.nodes if record.nodes <= ranks else 1, record.plans)
+    reduces = {} if spec is None else {"aggregator": spec.strategy.aggregator}
+    kinds = CollectivesAccount(**reduces)
+    bubble = BubbleAccount(Mesh() if spec is None else spec.axes)
+    record.rare = [
+        [event for event in log.outlines() if event["event"] not in TIMED] for log in record.logs
+    ]
+    peaks = [
+        end.get("peak_gpu_bytes", end.get("peak_bytes")) for end in _of_kind(record.rare, "end")
+    ]
     record.peak_bytes = [peak for peak in peaks if peak is not None]
+    _read_steps(record, ledger, warm, links, kinds, bubble)
+    record.ledger, record.step_s = ledger.close(), warm.step_s
+    record.collectives, record.bubble = kinds.close(), bubble.close()
+    seconds = record.times[-1].seconds if record.times else record.ledger.seconds
+    record.slow_link = links.close(seconds=seconds, sent=_sent_bytes(record))
+
+
+def _read_steps(record: RunRecord, *counted: Account) -> None:
+    """Read what each step tells, and let others account for them meanwhile."""
+    epochs = [event for event in record.rare[0] if event["event"] == "epoch"]
+    scored = [event for event in epochs if event.get("accuracy") is not None]
+    curve = _CurveAccount(record, {event["step"] for event in scored})
+    account_for(record.logs, every=[curve], counted=counted)
+    record.samples = curve.samples
+    for event in scored:
+        if (found := curve.kept.get(event["step"])) is not None:
+            result = {key: event[key] for key in ("test_loss", "accuracy")}
+            record.scores.append(Score(**asdict(found), **result))
+
+
+class _CurveAccount:
+    """Tells when each step was done, and the loss after it."""
+
+    def __init__(self, record: RunRecord, keeps: Container[int]) -> None:
+        self.kept: dict[int, Position] = {}
+        """where training was after the steps to keep"""
+        self._name, self._spec, self._keeps = record.name, record.spec, keeps
+        self._times, self._curve = record.times, record.curve
+        self._times.clear()
+        self._curve.clear()
+        self._clock = StepSeconds()
+        self._seconds = self._samples = 0.0
+        self._told = True
+
+    @property
+    def samples(self) -> int | None:
+        """Those seen by all ranks; None: they don't tell."""
+        return round(self._samples) if self._told and self._times else None
+
+    def add(self, part: Part) -> None:
+        """Account for the next step."""
+        ranks, step = part.ranks, part.ranks[0]["step"]
+        took = self._clock.take(ranks)
+        self._seconds += took
+        time = StepTime(run=self._name, step=step, seconds=self._seconds, step_ms=1e3 * took)
+        self._times.append(time)
+        self._told &= all("samples" in event for event in ranks)
+        if not self._told:
+            return
+        # ranks of one copy of the model see the same samples
+        copies = len(ranks) if self._spec is None else self._spec.axes.data
+        self._samples += sum(event["samples"] for event in ranks) * copies / len(ranks)
+        if all("loss" in event for event in ranks):
+            at = {"run": self._name, "step": step, "samples": round(self._samples)}
+            self._curve.append(CurvePoint(**at, seconds=self._seconds, loss=mean_loss(ranks)))
+            if step in self._keeps:
+                self.kept[step] = Position(**at, seconds=self._seconds)
+
+
+class _WarmSteps:
+    """Tells how long each step took that a ledger counts."""
+
+    def __init__(self) -> None:
+        self.step_s: list[float] = []
+        self._clock = StepSeconds()
+
+    def add(self, part: Part) -> None:
+        """Account for the next part."""
+        if part.is_step:
+            self.step_s.append(self._clock.take(part.ranks))
 
 
 def mean_loss(ranks: Sequence[Event]) -> float:

@@ -141,7 +141,7 @@ def _launch_values(record: RunRecord) -> dict[str, Any]:
     rates = sorted({format_rate(plan.rate) for plan in record.plans if plan.rate is not None})
     return {
         "script": " ".join(record.script),
-        "ranks": len(record.events),
+        "ranks": len(record.logs),
         "nodes": record.nodes,
         **({"link": ", ".join(rates)} if rates else {}),
     }
@@ -156,7 +156,7 @@ def _run_row(record: RunRecord) -> RunRow:
         model=_named(record, "model", "name") or " ".join(record.script),
         data=_named(record, "data", "name"),
         strategy=_named(record, "strategy", "kind"),
-        ranks=len(record.events) or None,
+        ranks=len(record.logs) or None,
         steps=None if last is None else last.step,
         loss=record.loss,
         accuracy=record.accuracy,
