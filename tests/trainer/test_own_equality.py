@@ -110,20 +110,27 @@ SCHEDULES = [
 
 
 def train_with_a_pause(rank, world_size, folder):
-    """Train by each schedule, once without a pause and once with one after two epochs."""
+    """Train by each schedule, once without a pause and once with one after two epochs.
+
+    Checkpoints are written every so many steps, the last of each epoch among them.
+    """
     job = {**POINTS, "loss": "mse", "optimizer": {"name": "adamw", "lr": 0.01}, "epochs": 4}
     found = []
     for number, schedule in enumerate(SCHEDULES):
         given = {**job, "schedule": schedule, "early_stopping": {"metric": "mae", "patience": 9}}
+        given["checkpoint"] = {"every_steps": 5}
         pause = {"callbacks": {"name": "own_parts:StopAfter", "epochs": 2, "rank": 1}}
         whole, parts = RunDir(Path(folder) / f"a{number}"), RunDir(Path(folder) / f"b{number}")
         train_in(whole, rank, world_size, given)
         paused, _ = train_in(parts, rank, world_size, {**given, **pause})
         assert paused.state.step == 2 * paused.steps_per_epoch
-        train_in(parts, rank, world_size, given)
+        resumed, _ = train_in(parts, rank, world_size, given)
+        assert [epoch["step"] for epoch in resumed.state.scores] == [15, 30, 45, 60]
         for run in (whole, parts):
-            lines = map(json.loads, run.rank_events(rank).read_text().splitlines())
+            lines = [json.loads(line) for line in run.rank_events(rank).read_text().splitlines()]
             lrs = [event["lr"] for event in lines if event["event"] == "step"]
+            saved = [event["step"] for event in lines if event["event"] == "checkpoint"]
+            assert saved == ([] if rank else [*range(5, 61, 5)]), "each step once"
             (last,) = [path.name for path in run.checkpoints.glob("step-*60")]
             tensors = safetensors.torch.load_file(run.checkpoints / last / "model.safetensors")
             found.append((lrs, {name: tensor.tolist() for name, tensor in tensors.items()}))

@@ -177,7 +177,7 @@ class Trainer:
         while self.state.step < end:
             self.train_step(epoch, batches)
             step = self.state.step
-            if every is not None and step % every == 0 and step < self.total_steps:
+            if every is not None and step % every == 0 and step < end:  # else `end_epoch` does
                 self.save()
         self.events.flush()  # the leader is about to read all ranks' times
         self.state.loss = average_loss(self.epoch_loss, self.context.device)
@@ -217,8 +217,8 @@ class Trainer:
         scores = self.monitor.epoch_ended(state, epoch, self.schedule, whole=whole)
         self.stopped = self.monitor.ends_run(state, epoch, scores)
         done = state.step == self.total_steps or self.stopped
-        saves_epochs = self.context.spec.checkpoint.every_steps is None
-        if saves_epochs or done or self.monitor.best_step(state) == state.step:
+        due = state.step % (self.context.spec.checkpoint.every_steps or 1) == 0
+        if due or done or self.monitor.best_step(state) == state.step:
             self.save()
         return scores
 
