@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,6 +31,28 @@ def net(width=8):
 
 def normed():
     return nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1))
+
+
+def sentences(count=23):
+    """Tokens and the class of each, of sentences of 1 to 9 tokens, some of them without a class."""
+    random = torch.Generator().manual_seed(7)
+    found = []
+    for _ in range(count):
+        length = int(torch.randint(1, 10, (), generator=random))
+        tokens = torch.randint(6, (length,), generator=random)
+        found.append((tokens, torch.where(tokens == 0, -100, tokens % 4)))
+    return found, found[:5]
+
+
+def padded(samples):
+    """A collate: one batch, padded to its longest sentence by what does not count."""
+    pad = partial(nn.utils.rnn.pad_sequence, batch_first=True)
+    tokens, classes = zip(*samples, strict=True)
+    return pad(tokens), pad(classes, padding_value=-100)
+
+
+def tagger():
+    return nn.Sequential(nn.Embedding(6, 5), nn.Linear(5, 4))
 
 
 def smoothed(outputs, targets, smoothing=0.1):

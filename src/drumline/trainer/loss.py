@@ -1,11 +1,13 @@
 """The loss: what a step minimises, as a sum over predictions and how many those are.
 
 Ranks have unequal shares of a batch, and pieces of a share differ in size, so means cannot be
-averaged, and sums can: the gradient is that of Σ sum ÷ Σ count over all ranks and pieces.
+averaged, and sums can: the gradient is that of Σ sum ÷ Σ count over all ranks and pieces. Where
+every sample has as many predictions, Σ count is known; else ranks add it up (`counts_vary`).
 
 | loss | sum over | count |
 |---|---|---|
-| cross_entropy, mse, bce, l1 | the elements of the targets | elements of the targets |
+| cross_entropy | the targets that are not `IGNORED` | such targets |
+| mse, bce, l1 | the elements of the targets | elements of the targets |
 | your own, a value for each sample | samples (its mean over what else a sample has) | samples |
 | your own, one number, `reduction: mean` | that number times the samples | samples |
 | your own, one number, `reduction: sum` | that number | samples |
@@ -29,8 +31,12 @@ from torch.nn.modules.loss import _Loss
 
 from drumline.core.errors import UsageError
 from drumline.core.factory import FactoryKind, parameters_of
-from drumline.spec.learning import LossSpec
+from drumline.data.splits import Split
+from drumline.spec.data import DataSpec
+from drumline.spec.learning import LOSSES, LossSpec
 
+IGNORED = -100
+"""torch's own mark for a target that does not count, such as the padding of a text"""
 _GIVEN = ("outputs", "targets")
 OfBatch = Callable[[Tensor, Tensor], Any]
 _KIND = FactoryKind(what="loss", returns="a loss of (outputs, targets)", key="loss")
@@ -56,7 +62,8 @@ def build_loss(spec: LossSpec, device: torch.device | str = "cpu") -> LossFuncti
         name, function = spec.name, _BUILTIN[spec.name]
         kind = FactoryKind(what="loss", returns="", key="loss", given=_GIVEN)
         kind.check_options(name, function, spec.options)
-        return LossFunction(summed=partial(function, **spec.options), count=Tensor.numel)
+        count = _count_classes if name == "cross_entropy" else Tensor.numel
+        return LossFunction(summed=partial(function, **spec.options), count=count)
     own = find_function(_KIND, spec.name, spec.options)
     if isinstance(own, nn.Module):
         if any(True for _ in own.parameters()):
@@ -65,6 +72,20 @@ def build_loss(spec: LossSpec, device: torch.device | str = "cpu") -> LossFuncti
             )
         own = own.to(device)
     return LossFunction(summed=partial(_sum_own, own, spec), count=len)
+
+
+def counts_vary(loss: LossSpec, data: DataSpec, train: Split) -> bool:
+    """Whether samples may have unequally many predictions: by padding, or targets to ignore.
+
+    Where there is one class for each sample, known ahead, it is told by looking; else by the form.
+    """
+    if loss.name not in LOSSES:
+        return False  # of which samples are counted
+    if loss.name != "cross_entropy":
+        return data.collate is not None
+    if train.labels is not None:
+        return bool((train.labels == IGNORED).any())
+    return data.form not in ("built-in", "text")
 
 
 def find_function(kind: FactoryKind, name: str, options: Mapping[str, object]) -> OfBatch:
@@ -124,6 +145,10 @@ def _own_returned(spec: LossSpec, what: str) -> UsageError:
     )
 
 
+def _count_classes(targets: Tensor) -> int:
+    return int((targets != IGNORED).sum())
+
+
 def _cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Sum cross-entropy over predictions (samples, or characters of text)."""
     if isinstance(targets, Tensor) and targets.is_floating_point():
@@ -136,6 +161,7 @@ def _cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float =
             outputs.flatten(0, -2),
             targets.flatten(),
             reduction="sum",
+            ignore_index=IGNORED,
             label_smoothing=label_smoothing,
         )
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:

@@ -24,7 +24,7 @@ from torch import Tensor
 from drumline.core.errors import UsageError
 from drumline.core.factory import FactoryKind
 from drumline.spec.learning import MetricSpec
-from drumline.trainer.loss import OfBatch, alike, find_function
+from drumline.trainer.loss import IGNORED, OfBatch, alike, find_function
 
 _KIND = FactoryKind(what="metric", returns="a metric of (outputs, targets)", key="metrics")
 
@@ -99,7 +99,8 @@ def _root(totals: Tensor) -> float:
 def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Count right answers: the class with the highest score, or yes where a logit is above 0."""
     if outputs.shape[:-1] == targets.shape and outputs.shape[-1] > 1:
-        right = outputs.argmax(-1) == targets
+        told = targets != IGNORED
+        right = outputs.argmax(-1)[told] == targets[told]
     else:
         scores, wanted = alike(outputs, targets)
         right = (scores > 0) == (wanted > 0.5)

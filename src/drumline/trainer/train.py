@@ -251,12 +251,12 @@ class ReplicaRunner(ModelRunner):
             if index == 0:
                 step.clock.data_ready()
             count = context.loss.count(targets)
-            of_all_ranks = batch.total * count / len(piece)
+            of_all_ranks = batch.total * (1 if context.counts_vary else count / len(piece))
             with contextlib.nullcontext() if last else self.strategy.no_sync():
                 with context.autocast():
                     summed = context.loss.summed(call_model(self.strategy.module, inputs), targets)
                 loss = summed.item()
-                check_loss(loss / count, self, step, inputs)
+                check_loss(loss / max(1, count), self, step, inputs)
                 if last and context.delay_s:
                     time.sleep(context.delay_s)
                 (summed * (counts * context.axes.mesh.data / of_all_ranks)).backward()
@@ -264,6 +264,11 @@ class ReplicaRunner(ModelRunner):
             predictions += counts * count
         since = self.strategy.blocked_from or time.monotonic_ns()
         self.strategy.finish()  # waits until all ranks' gradients are averaged
+        if context.counts_vary:  # so far the mean is over samples
+            of_predictions = batch.total / context.count_all(predictions)
+            for param in self.model.parameters():
+                if param.grad is not None:
+                    param.grad.mul_(of_predictions)
         step.clock.blocked_since(since)
         return Loss(total=total, predictions=predictions)
 

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from drumline.comm import LOOPBACK, Meter
+from drumline.comm import LOOPBACK, Meter, members_of
 from drumline.comm.meter import Span, Work
 from drumline.core.errors import UsageError
 from drumline.data import BatchPlan, BatchSampler, Dataset, LocalBatch, build_dataset
@@ -39,7 +39,7 @@ from drumline.parallel.strategy import Strategy, build_strategy
 from drumline.spec.learning import MetricSpec, default_loss, default_metrics
 from drumline.spec.parts import SlowRank
 from drumline.spec.run_spec import RunSpec
-from drumline.trainer.loss import LossFunction, build_loss
+from drumline.trainer.loss import LossFunction, build_loss, counts_vary
 from drumline.trainer.metrics import Metric, build_metric
 from drumline.trainer.rank import RankInfo
 
@@ -60,6 +60,8 @@ class TrainContext:
     """of the whole model"""
     meter: Meter
     loss: LossFunction
+    counts_vary: bool
+    """whether only the copies' counts together tell how many predictions a step's loss is of"""
     metrics: tuple[Metric, ...]
     delay_s: float
     """how long this rank sleeps in each step, where it is slowed on purpose"""
@@ -103,6 +105,16 @@ class TrainContext:
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+
+    def count_all(self, own: int) -> float:
+        """Add up the predictions of all copies, at least 1; every rank calls this, and it blocks."""
+        total = torch.tensor(own, dtype=torch.float64, device=self.device)
+        if self.axes.data is not None:
+            arrived = time.monotonic_ns()
+            dist.all_reduce(total, group=self.axes.data)
+            # one number is no traffic
+            self.meter.record("count", 0, arrived, members_of(self.axes.data))
+        return max(1.0, float(total))
 
     def autocast(self) -> torch.autocast:
         """Compute the forward pass in bf16, where the spec says so."""
@@ -174,6 +186,7 @@ def build_context(
         parameters=parameter_count(model),
         meter=Meter(),
         loss=build_loss(loss, device),
+        counts_vary=counts_vary(loss, spec.data, data.train),
         metrics=tuple(map(build_metric, metrics)),
         delay_s=spec.slow_ranks.get(rank.rank, SlowRank()).delay_ms / 1000,
         leader=leader,

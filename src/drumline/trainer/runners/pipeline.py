@@ -59,6 +59,8 @@ class PipelineRunner(ModelRunner):
         step.clock.data_ready()
         predictions = sum(self.context.loss.count(targets) for _, targets in microbatches)
         of_all = total * predictions / max(1, len(indices))
+        if self.context.counts_vary:
+            of_all = self.context.count_all(counts * predictions)
         if self.context.delay_s:
             time.sleep(self.context.delay_s)
         scale = counts * self.context.axes.mesh.data / of_all
@@ -88,7 +90,7 @@ class PipelineRunner(ModelRunner):
         axes = self.context.axes
         last = axes.mesh.pipeline - 1
         if axes.stage == last:
-            check_loss(summed / predictions, self, step, None)
+            check_loss(summed / max(1, predictions), self, step, None)
         if axes.pipeline is None:
             return summed
         total = torch.tensor(summed, dtype=torch.float64, device=self.context.device)
