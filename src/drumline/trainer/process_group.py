@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -99,3 +100,10 @@ def join_ranks(
     ahead = measure_clock(store, clocks, rank=rank.rank, within_s=spec.timeout_s)
     events.write("clock", ahead_ns=ahead)
     return choice
+
+
+def leave_ranks() -> None:
+    """End the process group, all ranks together; nothing may hold on to what used it."""
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()

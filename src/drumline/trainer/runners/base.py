@@ -85,11 +85,12 @@ class TrainContext:
 
         They are what is accumulated, or the microbatches of a model that is cut by layers. gd's
         step over all samples is first cut into chunks of data.batch. Where there are no samples,
-        there is one piece with any one, whose loss counts 0: so the ranks stay in step.
+        there is one piece with any one, whose loss counts 0: so the ranks stay in step. It is there
+        twice: batch norm asks for two.
         """
         pieces = self.spec.accumulate * self.spec.microbatches
         if len(indices) == 0:
-            return [np.zeros(1, dtype=np.int64)]
+            return [np.zeros(2, dtype=np.int64)]
         if self.spec.optimizer.name == "gd":
             pieces *= -(-len(indices) * self.axes.mesh.data // self.spec.data.batch)
         return np.array_split(indices, min(pieces, len(indices)))
@@ -107,7 +108,7 @@ class TrainContext:
             torch.cuda.manual_seed(seed)
 
     def count_all(self, own: int) -> float:
-        """Add up the predictions of all copies, at least 1; every rank calls this, and it blocks."""
+        """Add up the predictions of all copies, at least 1; every rank calls this and blocks."""
         total = torch.tensor(own, dtype=torch.float64, device=self.device)
         if self.axes.data is not None:
             arrived = time.monotonic_ns()
@@ -165,12 +166,7 @@ def build_context(
         seed=spec.seed,
         in_order=data.train.in_order,
     )
-    by_torch = spec.strategy.engine == "torch" and spec.axes.splits_model
-    if by_torch and device.type == "cuda" and dist.get_backend() != "nccl":
-        raise UsageError(
-            f"strategy.engine=torch sends GPU tensors, which {dist.get_backend()} cannot and NCCL "
-            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
-        )
+    check_backend(spec, dist.get_backend(), device)
     postpone_dynamo()
     check_groups(spec.optimizer, (name for name, _ in model.named_parameters()))
     loss = spec.loss or default_loss(data.task)
@@ -191,6 +187,24 @@ def build_context(
         delay_s=spec.slow_ranks.get(rank.rank, SlowRank()).delay_ms / 1000,
         leader=leader,
     )
+
+
+def check_backend(spec: RunSpec, backend: str, device: torch.device) -> None:
+    """Raise a UsageError for what the backend that was chosen cannot do on this device."""
+    strategy = spec.strategy
+    by_torch = strategy.engine == "torch" and spec.axes.splits_model
+    if by_torch and device.type == "cuda" and backend != "nccl":
+        raise UsageError(
+            f"strategy.engine=torch sends GPU tensors, which {backend} cannot and NCCL "
+            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
+        )
+    overlaps = strategy.kind != "ddp" and strategy.bucketed and strategy.of == "gradients"
+    if spec.sync_batch_norm and overlaps and backend == "nccl":
+        raise UsageError(
+            f"strategy={strategy.kind} sends buckets from a thread of its own, and NCCL may hang "
+            f"where sync_batch_norm adds up meanwhile, in another order on each GPU; set "
+            f"strategy=ddp, or strategy.bucketed=false"
+        )
 
 
 def check_scores(spec: RunSpec, metrics: Sequence[MetricSpec]) -> None:
@@ -329,6 +343,12 @@ class ModelRunner(ABC):
     def close(self) -> None:  # noqa: B027  most have nothing to let go of
         """Let go of the other ranks, once nothing more is to be computed."""
 
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply all gradients."""
+        for param in self.model.parameters():
+            if param.grad is not None:
+                param.grad.mul_(factor)
+
     def clip_gradients(self) -> None:
         """Scale the gradient down to the spec's clip_norm, where the whole model's is larger."""
         limit = self.context.spec.clip_norm
@@ -342,7 +362,16 @@ class ModelRunner(ABC):
 
 def call_model(model: nn.Module, inputs: Inputs) -> Tensor:
     """Call a model with its input, or with several."""
-    outputs: Tensor = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    try:
+        outputs: Tensor = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    except ValueError as error:
+        if "Expected more than 1 value per channel" not in str(error):
+            raise
+        raise UsageError(
+            "batch norm normalises by the samples of a rank's piece of the batch, and one has a "
+            "single sample; set sync_batch_norm=true, or another data.batch, so that each rank has "
+            "two samples of an epoch's last batch, too"
+        ) from error
     return outputs
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from drumline.comm import Channel, members_of
 from drumline.data.splits import Inputs
 from drumline.optim import build_optimizer
+from drumline.parallel.batch_norm import keep_statistics
 from drumline.parallel.pipeline.engine import TorchEngine
 from drumline.parallel.pipeline.executor import Executor
 from drumline.parallel.shard_spec import describe_shard
@@ -64,7 +65,8 @@ class PipelineRunner(ModelRunner):
         if self.context.delay_s:
             time.sleep(self.context.delay_s)
         scale = counts * self.context.axes.mesh.data / of_all
-        losses = self.engine.train(microbatches, self.loss, scale)  # (2)
+        with keep_statistics(self.model, unless=counts):
+            losses = self.engine.train(microbatches, self.loss, scale)  # (2)
         began = time.monotonic_ns()
         self.strategy.finish()  # (3)
         self.tied.add_up()
