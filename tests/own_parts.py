@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from functools import partial
 from pathlib import Path
 
@@ -146,6 +147,13 @@ class F1:
         return 2 * right / (2 * right + wrong)
 
 
+class Torchmetrics(F1):
+    """A metric that keeps its sums itself, as those of torchmetrics do."""
+
+    def compute(self):
+        return torch.tensor(0.5)
+
+
 class StopAfter:
     """A callback that ends the run, on one rank alone."""
 
@@ -154,6 +162,24 @@ class StopAfter:
 
     def on_epoch_end(self, moment):
         return moment.epoch + 1 == self.epochs and moment.rank == self.rank
+
+
+class FailOn:
+    """A callback that fails, or takes for ever, on one rank alone."""
+
+    def __init__(self, rank, how):
+        self.rank, self.how = rank, how
+
+    def on_step_end(self, moment):
+        if (moment.rank, moment.step) == (self.rank, 2):
+            if self.how == "raise":
+                raise ZeroDivisionError("a callback divides by zero")
+            time.sleep(60)
+
+
+def on_one_rank(outputs, targets):
+    """A metric that fails on rank 1 alone."""
+    return 1 / (int(os.environ["RANK"]) != 1)
 
 
 class Notes:
@@ -197,6 +223,22 @@ class Lines:
     def finish(self, summary):
         self.note("finish", summary)
         self.file.close()
+
+
+class Slow:
+    """A logger whose service takes its time."""
+
+    def __init__(self, seconds, run_dir):
+        self.seconds, self.file = seconds, run_dir / "slow"
+
+    def log(self, step, values):
+        time.sleep(self.seconds)
+        with self.file.open("a") as file:
+            print(step, file=file)
+
+    def finish(self, summary):
+        with self.file.open("a") as file:
+            print("finish", file=file)
 
 
 class Broken:
