@@ -174,8 +174,9 @@ class TorchSchedule:
         if self._per_epoch is None:
             return
         if isinstance(self._scheduler, ReduceLROnPlateau):
-            if score is not None:
-                self._scheduler.step(score)
+            if score is None:
+                raise _no_score(self._name)
+            self._scheduler.step(score)
         else:
             self._step()
 
@@ -201,7 +202,15 @@ class TorchSchedule:
         made = self._build()
         if not isinstance(made, LRScheduler):
             raise _KIND.wrong_result(self._name, made)
+        if isinstance(made, ReduceLROnPlateau) and self._per_epoch is None:
+            raise _no_score(self._name)
         return made
+
+
+def _no_score(name: str) -> SpecError:
+    return _KIND.error(
+        name, "looks at the score of an epoch; leave schedule.per and evaluate=false out"
+    )
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
