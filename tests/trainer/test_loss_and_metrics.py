@@ -28,6 +28,7 @@ TAGGED = (WORDS.argmax(-1) == TAGS)[TAGS >= 0].double().mean()
     ("name", "outputs", "targets", "mean"),
     [
         ("cross_entropy", SCORES, CLASSES, F.cross_entropy(SCORES, CLASSES)),
+        ("cross_entropy", SCORES, CLASSES.int(), F.cross_entropy(SCORES, CLASSES)),
         ("cross_entropy", WORDS, TAGS, OF_TAGS),
         ("mse", FLAT[:, None], NUMBERS, F.mse_loss(FLAT, NUMBERS)),
         ("l1", FLAT, NUMBERS, F.l1_loss(FLAT, NUMBERS)),
@@ -58,6 +59,12 @@ def test_a_loss_that_returns_a_sum_says_so():
     ("spec", "outputs", "targets", "words"),
     [
         ({}, SCORES, NUMBERS, "needs the number of a class .* set loss=mse"),
+        (
+            {},
+            SCORES,
+            CLASSES - 1,
+            "number of a class as target, from 0 up, and one here is -1; num",
+        ),
         ({}, SCORES[:, :2], CLASSES, r"tensor of \[6, 2\] where \[6, classes\] .* at least 3 here"),
         ({"name": "mse"}, SCORES, NUMBERS, r"\[6, 3\] where \[6\] is needed: a number for each"),
         ({"name": "own_parts:text_loss"}, SCORES, CLASSES, "returned 'str'; return one number"),
@@ -113,6 +120,10 @@ def test_a_metric_of_another_form_is_told():
         metric.sums(SCORES, CLASSES)
     with pytest.raises(SpecError, match="accuracy' takes no options; leave top out"):
         build_metric(MetricSpec(name="accuracy", top=5))
+    with pytest.raises(
+        SpecError, match="compute\\(\\) that takes no sums, as torchmetrics' do; name"
+    ):
+        build_metric(MetricSpec(name="own_parts:Torchmetrics"))
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def _count_classes(targets: Tensor) -> int:
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Sum cross-entropy over predictions (samples, or characters of text)."""
+    """Sum cross-entropy over predictions (samples, or characters of text) that are not ignored."""
     if isinstance(targets, Tensor) and targets.is_floating_point():
         raise UsageError(
             "cross_entropy needs the number of a class as target, and this data has numbers with a "
@@ -159,15 +159,21 @@ def _cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float =
     try:
         return F.cross_entropy(
             outputs.flatten(0, -2),
-            targets.flatten(),
+            targets.flatten().long(),
             reduction="sum",
             ignore_index=IGNORED,
             label_smoothing=label_smoothing,
         )
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        wanted = ", ".join(map(str, [*targets.shape, "classes"]))
+        if ((targets < 0) & (targets != IGNORED)).any():
+            raise UsageError(
+                f"cross_entropy needs the number of a class as target, from 0 up, and one here is "
+                f"{int(targets[targets != IGNORED].min())}; number classes from 0, and give "
+                f"{IGNORED} to what does not count"
+            ) from error
+        shape = ", ".join(map(str, [*targets.shape, "classes"]))
         raise UsageError(
-            f"the model gives {_shape(outputs)} where [{wanted}] is needed: one score per class, "
+            f"the model gives {_shape(outputs)} where [{shape}] is needed: one score per class, "
             f"at least {int(targets.max()) + 1} here; mend its last layer"
         ) from error
 

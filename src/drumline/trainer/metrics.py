@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from drumline.core.errors import UsageError
-from drumline.core.factory import FactoryKind
+from drumline.core.factory import FactoryKind, parameters_of
 from drumline.spec.learning import MetricSpec
 from drumline.trainer.loss import IGNORED, OfBatch, alike, find_function
 
@@ -55,6 +55,12 @@ def build_metric(spec: MetricSpec) -> Metric:
         return Metric(name=spec.label, sums=sums, compute=compute, more_is_better=better)
     own = find_function(_KIND, spec.name, spec.options)
     compute = getattr(own, "compute", _ratio)
+    if hasattr(own, "compute") and not parameters_of(compute):
+        raise _KIND.error(
+            spec.name,
+            "has a method compute() that takes no sums, as torchmetrics' do; name a function that "
+            "returns a value for each sample or (sum, count), or let it be compute(sums)",
+        )
     sums = partial(_sum_own, own, spec.name, keeps=hasattr(own, "compute"))
     return Metric(
         name=spec.label,
