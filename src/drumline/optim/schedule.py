@@ -34,17 +34,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from drumline.core.errors import SpecError
-from drumline.core.factory import FactoryKind, parameters_of
+from drumline.core.factory import parameters_of
 from drumline.spec.learning import ScheduleSpec
 
 _PER_STEP = ("OneCycleLR", "CyclicLR")
-_GIVEN = ("optimizer", "step", "total_steps", "steps_per_epoch", "epochs")
-_KIND = FactoryKind(
-    what="schedule",
-    returns="a torch.optim.lr_scheduler.LRScheduler",
-    key="schedule",
-    given=_GIVEN,
-)
+_KIND = ScheduleSpec.factories
 
 
 class Schedule(Protocol):

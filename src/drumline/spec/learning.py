@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from drumline.core.errors import UsageError
+from drumline.core.factory import FactoryKind
 from drumline.core.formatting import nearest
 from drumline.spec.parts import FactorySpec, OptionsSpec, RuleSpec, SpecPart, clash
 
@@ -71,6 +72,8 @@ def _known(what: str, *names: str) -> AfterValidator:
 class LossSpec(FactorySpec):
     """What is minimised; other keys are options (`loss: {name: cross_entropy, …}`)."""
 
+    factories = FactoryKind(what="loss", returns="a loss of (outputs, targets)", key="loss")
+
     name: Annotated[str, _known("loss", *LOSSES)] = "cross_entropy"
     """cross_entropy, mse, bce (of logits), l1, or `package.module:loss` of your own: a function of
     outputs and targets, or a factory of one"""
@@ -81,6 +84,8 @@ class LossSpec(FactorySpec):
 
 class MetricSpec(FactorySpec):
     """What is measured beside the loss; other keys are options for it."""
+
+    factories = FactoryKind(what="metric", returns="a metric of (outputs, targets)", key="metrics")
 
     name: Annotated[str, _known("metric", *METRICS)] = "accuracy"
     """accuracy, mae, rmse, or `package.module:metric` of your own"""
@@ -102,6 +107,12 @@ class LoggerSpec(FactorySpec):
     """Where numbers go, beside the run directory; other keys are options for the logger."""
 
     secret: ClassVar[re.Pattern[str]] = re.compile("(key|token|secret|password)$")
+    factories = FactoryKind(
+        what="logger",
+        returns="an object with log and finish",
+        key="loggers",
+        given=("run_dir", "name", "spec"),
+    )
 
     name: str = "tensorboard"
     """tensorboard, wandb, mlflow, one that an installed package offers (entry point group
@@ -132,6 +143,12 @@ def require_loggers(loggers: Iterable[LoggerSpec]) -> None:
 
 class CallbackSpec(FactorySpec):
     """What is called while a run trains; other keys are options for its factory."""
+
+    factories = FactoryKind(
+        what="callback",
+        returns="an object with on_train_begin, on_step_end, on_epoch_end or on_train_end",
+        key="callbacks",
+    )
 
     name: str
     """`package.module:callback` of your own"""
@@ -187,6 +204,12 @@ class GroupSpec(OptionsSpec):
 class OptimizerSpec(RuleSpec):
     """How weights move; of torch's and your own, other keys are options."""
 
+    factories = FactoryKind(
+        what="optimizer",
+        returns="a torch.optim.Optimizer",
+        key="optimizer",
+        given=("params", "named_parameters"),
+    )
     ours = OPTIMIZERS
     ours_only = frozenset(
         {"lr", "momentum", "nesterov", "weight_decay", "betas", "eps", "decoupled"}
@@ -245,6 +268,12 @@ class ScheduleSpec(RuleSpec):
     options.
     """
 
+    factories = FactoryKind(
+        what="schedule",
+        returns="a torch.optim.lr_scheduler.LRScheduler",
+        key="schedule",
+        given=("optimizer", "step", "total_steps", "steps_per_epoch", "epochs"),
+    )
     ours = SCHEDULES
     ours_only = frozenset({"warmup_steps", "floor", "gamma", "every"})
     others_only = frozenset({"per", "metric"})

@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from drumline.core.factory import FactoryKind
 from drumline.core.formatting import format_rate, nearest, parse_bytes, parse_rate
 from drumline.core.nodes import MAX_NODES, PREFIX, NodePlan, address_of
 
@@ -133,6 +134,8 @@ def _find_secrets(options: Iterable[tuple[str, object]], secret: re.Pattern[str]
 class FactorySpec(OptionsSpec):
     """Something that is built by name; keys that are no fields are options for its factory."""
 
+    factories: ClassVar[FactoryKind]
+    """those of the user's own that `name` may be"""
     name: str
     """a built-in, or `package.module:factory` of your own"""
 
@@ -175,6 +178,13 @@ class RuleSpec(FactorySpec):
 
 class ModelSpec(FactorySpec):
     """Which model; other keys are passed to its factory (`model: {name: cnn, dropout: 0}`)."""
+
+    factories = FactoryKind(
+        what="model",
+        returns="an nn.Module",
+        key="model",
+        given=("classes", "outputs", "features"),  # come from the data, not from the spec
+    )
 
     name: str = "cnn"
     """linear, mlp, lenet, cnn, gpt-mini, or `package.module:factory` of your own"""

@@ -30,16 +30,16 @@ from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 
 from drumline.core.errors import UsageError
-from drumline.core.factory import FactoryKind, parameters_of
+from drumline.core.factory import parameters_of
 from drumline.data.splits import Split
 from drumline.spec.data import DataSpec
-from drumline.spec.learning import LOSSES, LossSpec
+from drumline.spec.learning import LOSSES, LossSpec, MetricSpec
 
 IGNORED = -100
 """torch's own mark for a target that does not count, such as the padding of a text"""
 _GIVEN = ("outputs", "targets")
 OfBatch = Callable[[Tensor, Tensor], Any]
-_KIND = FactoryKind(what="loss", returns="a loss of (outputs, targets)", key="loss")
+_KIND = LossSpec.factories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +60,10 @@ def build_loss(spec: LossSpec, device: torch.device | str = "cpu") -> LossFuncti
     """
     if spec.name in _BUILTIN:
         name, function = spec.name, _BUILTIN[spec.name]
-        kind = FactoryKind(what="loss", returns="", key="loss", given=_GIVEN)
-        kind.check_options(name, function, spec.options)
+        _KIND.check_options(name, function, spec.options, given=_GIVEN)
         count = _count_classes if name == "cross_entropy" else Tensor.numel
         return LossFunction(summed=partial(function, **spec.options), count=count)
-    own = find_function(_KIND, spec.name, spec.options)
+    own = find_function(spec)
     if isinstance(own, nn.Module):
         if any(True for _ in own.parameters()):
             raise _KIND.error(
@@ -88,7 +87,7 @@ def counts_vary(loss: LossSpec, data: DataSpec, train: Split) -> bool:
     return data.form not in ("built-in", "text")
 
 
-def find_function(kind: FactoryKind, name: str, options: Mapping[str, object]) -> OfBatch:
+def find_function(spec: LossSpec | MetricSpec) -> OfBatch:
     """Find the user's own function of outputs and targets, or call the factory that makes one.
 
     A function that has two parameters without a default, or whose first two are called outputs and
@@ -97,6 +96,7 @@ def find_function(kind: FactoryKind, name: str, options: Mapping[str, object]) -
     Raises:
         SpecError: there is no such function, or it does not take these options.
     """
+    kind, name, options = spec.factories, spec.name, spec.options
     found = kind.find(name)
     if inspect.isclass(found) or not _takes_batch(found, options):
         made = kind.build(name, options)
@@ -104,9 +104,7 @@ def find_function(kind: FactoryKind, name: str, options: Mapping[str, object]) -
             raise kind.wrong_result(name, made)
         return made  # type: ignore[no-any-return]
     first_two = tuple(parameters_of(found))[:2]
-    FactoryKind(what=kind.what, returns=kind.returns, key=kind.key, given=first_two).check_options(
-        name, found, options
-    )
+    kind.check_options(name, found, options, given=first_two)
     return partial(found, **options) if options else found
 
 

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from drumline.core.errors import UsageError
-from drumline.core.factory import FactoryKind, parameters_of
+from drumline.core.factory import parameters_of
 from drumline.spec.learning import MetricSpec
 from drumline.trainer.loss import IGNORED, OfBatch, alike, find_function
 
-_KIND = FactoryKind(what="metric", returns="a metric of (outputs, targets)", key="metrics")
+_KIND = MetricSpec.factories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def build_metric(spec: MetricSpec) -> Metric:
         sums, compute = _BUILTIN[spec.name]
         better = spec.more_is_better
         return Metric(name=spec.label, sums=sums, compute=compute, more_is_better=better)
-    own = find_function(_KIND, spec.name, spec.options)
+    own = find_function(spec)
     compute = getattr(own, "compute", _ratio)
     if hasattr(own, "compute") and not parameters_of(compute):
         raise _KIND.error(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -92,7 +93,7 @@ def load_model(path: str | Path) -> nn.Module:
     if found is None:
         raise CheckpointError(f"{run.path} has no checkpoint; train it further, or another run")
     dtype = getattr(torch, spec.dtype)
-    given = (run.read_json("summary.json") or {}).get("given")
+    given: dict[str, Any] | None = (run.read_json("summary.json") or {}).get("given")
     if given is None:
         given = build_dataset(spec.data, seed=spec.seed, dtype=dtype).given
     given["features"] = tuple(given["features"])  # a list in JSON

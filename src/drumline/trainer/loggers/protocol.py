@@ -21,7 +21,6 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
-from drumline.core.factory import FactoryKind
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.spec.learning import LOGGER_GROUP, LOGGERS, LoggerSpec, require_loggers
 from drumline.spec.load import flatten_keys
@@ -30,10 +29,7 @@ from drumline.spec.run_spec import RunSpec
 FINISH_S = 60.0
 """how long a run that has ended waits for its loggers"""
 _FAILED_S = 10.0
-_GIVEN = ("run_dir", "name", "spec")
-_KIND = FactoryKind(
-    what="logger", returns="an object with log and finish", key="loggers", given=_GIVEN
-)
+_KIND = LoggerSpec.factories
 
 
 class Logger(Protocol):
