@@ -93,9 +93,10 @@ def load_model(path: str | Path) -> nn.Module:
     if found is None:
         raise CheckpointError(f"{run.path} has no checkpoint; train it further, or another run")
     dtype = getattr(torch, spec.dtype)
-    given: dict[str, Any] | None = (run.read_json("summary.json") or {}).get("given")
-    if given is None:
-        given = build_dataset(spec.data, seed=spec.seed, dtype=dtype).given
+    known = run.read_json("summary.json") or {}
+    given: dict[str, Any] = (
+        known.get("given") or build_dataset(spec.data, seed=spec.seed, dtype=dtype).given
+    )
     given["features"] = tuple(given["features"])  # a list in JSON
     model = build_model(spec.model, seed=spec.seed, dtype=dtype, **given)
     found.load_model(model, ShardSpec())

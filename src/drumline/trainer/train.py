@@ -241,13 +241,12 @@ class ReplicaRunner(ModelRunner):
             last = index == len(batch.cut) - 1
             if index == 0:
                 step.clock.data_ready()
-            count = context.loss.count(targets)
-            of_all_ranks = batch.total * (1 if context.counts_vary else count / len(piece))
             pausing = contextlib.nullcontext() if last else self.strategy.no_sync()
             with pausing, keep_statistics(self.model, unless=counts):
                 with context.autocast():
                     summed = context.loss.summed(call_model(self.strategy.module, inputs), targets)
-                loss = summed.item()
+                loss, count = summed.item(), context.loss.count(targets)
+                of_all_ranks = batch.total * (1 if context.counts_vary else count / len(piece))
                 check_loss(loss / max(1, count), self, step, inputs)
                 if last and context.delay_s:
                     time.sleep(context.delay_s)
