@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,6 +32,28 @@ def net(width=8):
 
 def normed():
     return nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1))
+
+
+def sentences(count=23):
+    """Tokens and the class of each, of sentences of 1 to 9 tokens, some of them without a class."""
+    random = torch.Generator().manual_seed(7)
+    found = []
+    for _ in range(count):
+        length = int(torch.randint(1, 10, (), generator=random))
+        tokens = torch.randint(6, (length,), generator=random)
+        found.append((tokens, torch.where(tokens == 0, -100, tokens % 4)))
+    return found, found[:5]
+
+
+def padded(samples):
+    """A collate: one batch, padded to its longest sentence by what does not count."""
+    pad = partial(nn.utils.rnn.pad_sequence, batch_first=True)
+    tokens, classes = zip(*samples, strict=True)
+    return pad(tokens), pad(classes, padding_value=-100)
+
+
+def tagger():
+    return nn.Sequential(nn.Embedding(6, 5), nn.Linear(5, 4))
 
 
 def smoothed(outputs, targets, smoothing=0.1):
@@ -123,6 +147,13 @@ class F1:
         return 2 * right / (2 * right + wrong)
 
 
+class Torchmetrics(F1):
+    """A metric that keeps its sums itself, as those of torchmetrics do."""
+
+    def compute(self):
+        return torch.tensor(0.5)
+
+
 class StopAfter:
     """A callback that ends the run, on one rank alone."""
 
@@ -131,6 +162,24 @@ class StopAfter:
 
     def on_epoch_end(self, moment):
         return moment.epoch + 1 == self.epochs and moment.rank == self.rank
+
+
+class FailOn:
+    """A callback that fails, or takes for ever, on one rank alone."""
+
+    def __init__(self, rank, how):
+        self.rank, self.how = rank, how
+
+    def on_step_end(self, moment):
+        if (moment.rank, moment.step) == (self.rank, 2):
+            if self.how == "raise":
+                raise ZeroDivisionError("a callback divides by zero")
+            time.sleep(60)
+
+
+def on_one_rank(outputs, targets):
+    """A metric that fails on rank 1 alone."""
+    return 1 / (int(os.environ["RANK"]) != 1)
 
 
 class Notes:
@@ -174,6 +223,22 @@ class Lines:
     def finish(self, summary):
         self.note("finish", summary)
         self.file.close()
+
+
+class Slow:
+    """A logger whose service takes its time."""
+
+    def __init__(self, seconds, run_dir):
+        self.seconds, self.file = seconds, run_dir / "slow"
+
+    def log(self, step, values):
+        time.sleep(self.seconds)
+        with self.file.open("a") as file:
+            print(step, file=file)
+
+    def finish(self, summary):
+        with self.file.open("a") as file:
+            print("finish", file=file)
 
 
 class Broken:

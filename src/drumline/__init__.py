@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from drumline.spec.load import load_spec
     from drumline.spec.run_spec import RunSpec
-    from drumline.trainer.trained import load_model
+    from drumline.trainer.summary import load_model
 
 _HOMES = {
     "DataParallel": "drumline.parallel",
@@ -40,7 +40,7 @@ _HOMES = {
     "average_gradients": "drumline.parallel",
     "comm_hook": "drumline.parallel",
     "launch": "drumline.interactive.call",
-    "load_model": "drumline.trainer.trained",
+    "load_model": "drumline.trainer.summary",
     "load_spec": "drumline.spec.load",
     "mark_step": "drumline.observer",
     "observe": "drumline.observer",

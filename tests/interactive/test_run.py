@@ -14,6 +14,7 @@ from drumline.interactive.display import in_notebook
 from drumline.interactive.run import read_spec_source
 from drumline.interactive.session import _kept_agents
 from drumline.models import weights_sha256
+from drumline.trainer import summary
 
 SPEC = {"model": {"name": "mlp"}, "workers": 2, "data": {"samples": 600, "batch": 60}}
 
@@ -55,6 +56,17 @@ def test_its_model_has_the_trained_weights(run):
     assert weights_sha256(model) == run.summary["weights_sha256"]
     assert not model.training
     assert model(torch.zeros(1, 1, 28, 28)).shape == (1, 10)
+
+
+def test_the_model_of_a_pipeline_is_whole_and_needs_no_data(tmp_path, monkeypatch):
+    cut = ("max_steps=2", "evaluate=false", "strategy=pipeline", "mesh={pipeline: 2}")
+    split = drumline.train(SPEC, *cut, out=tmp_path / "cut-1")
+    trained = split.summary["weights_sha256"]
+    with monkeypatch.context() as without_data:
+        without_data.setattr(summary, "build_dataset", None)
+        assert weights_sha256(split.model()) == trained
+    (split.path / "summary.json").unlink()  # as while it still trains
+    assert weights_sha256(split.model()) == trained
 
 
 def test_a_run_without_a_checkpoint_has_no_model(run, tmp_path):

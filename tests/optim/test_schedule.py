@@ -4,10 +4,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from drumline.core.errors import SpecError
 from drumline.optim import lr_at
+from drumline.optim.schedule import Length, build_schedule
 from drumline.spec.learning import ScheduleSpec
 
 
@@ -57,3 +62,17 @@ def test_it_rises_then_never_again_and_stays_in_bounds(
     after = found[warmup:]
     assert all(a >= b - 1e-12 for a, b in pairwise(after))
     assert all(rate > 0 for rate in found[:-1])
+
+
+def plateau(optimizer: Optimizer) -> ReduceLROnPlateau:
+    return ReduceLROnPlateau(optimizer)
+
+
+@pytest.mark.parametrize("per", ["step", "epoch"])
+def test_a_plateau_of_ones_own_needs_the_score_of_an_epoch(per: str) -> None:
+    """Its name does not tell what it is, so only the run can."""
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    spec = ScheduleSpec(name=f"{__name__}:plateau", per=per)
+    length = Length(total_steps=4, steps_per_epoch=2)
+    with pytest.raises(SpecError, match="looks at the score of an epoch"):
+        build_schedule(spec, optimizer, length).epoch_ended(None)

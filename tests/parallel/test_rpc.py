@@ -72,9 +72,7 @@ def alone(spec, *, tied, clip_norm):
     model = whole(tied=tied)
     optimizer = build_optimizer(spec, [p for p in model.parameters() if p.requires_grad])
     losses = []
-    for step, (inputs, targets) in enumerate(batches(20)):
-        for group in optimizer.param_groups:
-            group["lr"] = spec.lr / (1 + step)
+    for inputs, targets in batches(20):
         optimizer.zero_grad()
         loss = loss_sum(model(inputs), targets)
         (loss / len(inputs)).backward()
@@ -131,9 +129,9 @@ def train_by_rpc(agents, part, spec, *, size, tied=False, clip_norm=None, overla
         overlap=overlap,
     )
     losses = []
-    for step, (inputs, targets) in enumerate(batches(20)):
+    for inputs, targets in batches(20):
         microbatches = list(zip(inputs.split(size), targets.split(size), strict=True))
-        found = model.train(microbatches, loss_sum, 1 / len(inputs), lr=spec.lr / (1 + step))
+        found = model.train(microbatches, loss_sum, 1 / len(inputs))
         assert len(found) == len(microbatches)
         losses.append(sum(found))
     return losses, {name: t for ref in model.parts for name, t in ask(ref, save).wait()[0].items()}

@@ -114,13 +114,19 @@ def test_a_torn_draft_of_a_killed_writer_is_no_obstacle(tmp_path):
     assert save(CheckpointStore(tmp_path, keep=1), 3, model, optimizer) is not None
 
 
-def test_the_same_step_again_keeps_the_whole_one_and_replaces_a_damaged_one(tmp_path):
+def test_the_same_step_again_takes_the_place_of_the_one_before(tmp_path):
+    """Whole or damaged: what is saved later may know more, such as an epoch's scores."""
     model, optimizer = trained()
     store = CheckpointStore(tmp_path, keep=1)
     path = save(store, 5, model, optimizer)
+    state = TrainState(step=5, scores=[{"step": 5, "loss": 0.5}])
+    snapshot = gather_snapshot(model, optimizer, ShardSpec())
+    store.save(state, snapshot, ShardSpec(), rank=0)
+    assert store.newest(never).state == state
     (path / "model.safetensors").write_bytes(b"broken")
     save(store, 5, model, optimizer)
     assert store.newest(never).state.step == 5
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_another_model_is_refused_with_the_reason(tmp_path):

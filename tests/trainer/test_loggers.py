@@ -2,17 +2,23 @@
 
 import json
 import os
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from drumline.core.errors import UsageError
 from drumline.launcher.preflight import check_factories
 from drumline.spec.load import load_spec
+from drumline.trainer.loggers import protocol
+from own_parts import Slow
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"
 JOB = ("model=mlp", "data.samples=640", "max_steps=5", "strategy=allreduce")
-TESTS = str(Path(__file__).parents[1])
+TESTS = os.pathsep.join(
+    filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
+)
 
 
 def offer(folder, name, value):
@@ -64,6 +70,47 @@ def test_an_installed_package_may_offer_a_logger(drumline, tmp_path):
     assert wrong.code == 2
     assert "line is none of tensorboard, wandb, mlflow, lines, nor" in wrong.err
     assert "did you mean 'lines'?" in wrong.err
+
+
+def test_nobody_waits_for_a_slow_logger(drumline, tmp_path):
+    """Its calls take longer than a rank may wait for another; the run's end waits for it."""
+    words = ("epochs=2", "data.batch=320", "timeout_s=2", "early_stopping=loss")
+    slow = "loggers={name: 'own_parts:Slow', seconds: 3}"
+    drumline.train("model=mlp", "data.samples=640", *words, slow, PYTHONPATH=TESTS)
+    assert (tmp_path / "runs/run-1/slow").read_text().split() == ["2", "4", "finish"]
+
+
+def test_a_logger_that_does_not_end_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(protocol, "FINISH_S", 0.2)
+    told = []
+    events = SimpleNamespace(write=lambda kind, text: told.append(text))
+    goes_on, loggers = threading.Event(), protocol.Loggers(events)
+    stuck = SimpleNamespace(log=lambda *_: goes_on.wait(), finish=told.append)
+    quick, seen = Slow(0, tmp_path), tmp_path / "slow"
+    loggers.add("stuck", stuck)
+    loggers.add("quick", quick)
+    for step in (1, 2):
+        loggers.log(step, {})
+    loggers.finish({})
+    goes_on.set()
+    assert seen.read_text().split() == ["1", "2", "finish"]
+    assert told[0] == "logger stuck was not done 0.2 s after the run; it may lack numbers"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("callbacks={name: 'own_parts:FailOn', rank: 1, how: raise}", "a callback divides by zero"),
+        ("metrics=own_parts:on_one_rank", "ZeroDivisionError: division by zero"),
+        ("callbacks={name: 'own_parts:FailOn', rank: 1, how: stall}", "rank 1 stopped answering"),
+    ],
+)
+def test_a_part_that_fails_on_one_rank_is_named_with_the_rank(drumline, words, said):
+    answer = drumline("train", *JOB, words, "timeout_s=3", PYTHONPATH=TESTS)
+    assert answer.code == 1
+    assert answer.err.startswith("drumline: rank 1 ")
+    assert said in answer.err
+    assert answer.err.count("Traceback") <= 1, "the others' loss of a peer is its consequence"
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """Losses and metrics as sums: what each is of, what a user's own may return, what is refused."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from drumline.core.errors import SpecError, UsageError
+from drumline.spec.data import DataSpec
 from drumline.spec.learning import LossSpec, MetricSpec
-from drumline.trainer.loss import build_loss
+from drumline.trainer.loss import build_loss, counts_vary
 from drumline.trainer.metrics import build_metric
 
 SCORES = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
@@ -15,12 +18,18 @@ CLASSES = torch.tensor([0, 1, 2, 2, 1, 0])
 NUMBERS = torch.linspace(-1, 1, 6)
 SMOOTHED = F.cross_entropy(SCORES, CLASSES, label_smoothing=0.1)
 FLAT = torch.linspace(1, 0, 6)
+WORDS = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(2))
+TAGS = torch.tensor([[0] * 4, [1, -100, -100, -100], [-100] * 4, [2] * 4, [0, 2, 1, -100], [1] * 4])
+OF_TAGS = F.cross_entropy(WORDS.flatten(0, 1), TAGS.flatten())
+TAGGED = (WORDS.argmax(-1) == TAGS)[TAGS >= 0].double().mean()
 
 
 @pytest.mark.parametrize(
     ("name", "outputs", "targets", "mean"),
     [
         ("cross_entropy", SCORES, CLASSES, F.cross_entropy(SCORES, CLASSES)),
+        ("cross_entropy", SCORES, CLASSES.int(), F.cross_entropy(SCORES, CLASSES)),
+        ("cross_entropy", WORDS, TAGS, OF_TAGS),
         ("mse", FLAT[:, None], NUMBERS, F.mse_loss(FLAT, NUMBERS)),
         ("l1", FLAT, NUMBERS, F.l1_loss(FLAT, NUMBERS)),
         ("bce", FLAT, NUMBERS > 0, F.binary_cross_entropy_with_logits(FLAT, (NUMBERS > 0).float())),
@@ -50,6 +59,12 @@ def test_a_loss_that_returns_a_sum_says_so():
     ("spec", "outputs", "targets", "words"),
     [
         ({}, SCORES, NUMBERS, "needs the number of a class .* set loss=mse"),
+        (
+            {},
+            SCORES,
+            CLASSES - 1,
+            "number of a class as target, from 0 up, and one here is -1; num",
+        ),
         ({}, SCORES[:, :2], CLASSES, r"tensor of \[6, 2\] where \[6, classes\] .* at least 3 here"),
         ({"name": "mse"}, SCORES, NUMBERS, r"\[6, 3\] where \[6\] is needed: a number for each"),
         ({"name": "own_parts:text_loss"}, SCORES, CLASSES, "returned 'str'; return one number"),
@@ -80,6 +95,7 @@ def test_a_loss_that_cannot_be_built_is_explained(spec, words):
     ("spec", "outputs", "targets", "expected"),
     [
         ({"name": "accuracy"}, SCORES, CLASSES, (SCORES.argmax(1) == CLASSES).double().mean()),
+        ({"name": "accuracy"}, WORDS, TAGS, TAGGED),
         ({"name": "accuracy"}, FLAT - 0.5, NUMBERS > 0, 0.0),
         ({"name": "mae"}, FLAT[:, None], NUMBERS, (FLAT - NUMBERS).abs().mean()),
         ({"name": "rmse"}, FLAT, NUMBERS, (FLAT - NUMBERS).square().mean().sqrt()),
@@ -104,4 +120,26 @@ def test_a_metric_of_another_form_is_told():
         metric.sums(SCORES, CLASSES)
     with pytest.raises(SpecError, match="accuracy' takes no options; leave top out"):
         build_metric(MetricSpec(name="accuracy", top=5))
-    assert not np.isnan(build_metric(MetricSpec(name="mae")).compute(torch.tensor([1.0, 2.0])))
+    with pytest.raises(
+        SpecError, match="compute\\(\\) that takes no sums, as torchmetrics' do; name"
+    ):
+        build_metric(MetricSpec(name="own_parts:Torchmetrics"))
+
+
+@pytest.mark.parametrize(
+    ("loss", "data", "labels", "vary"),
+    [
+        ("cross_entropy", {}, [0, 1], False),
+        ("cross_entropy", {"name": "shakespeare"}, None, False),
+        ("cross_entropy", {"name": "own_parts:points"}, [0, 1], False),
+        ("cross_entropy", {"name": "own_parts:points"}, [0, -100], True),
+        ("cross_entropy", {"name": "own_parts:points"}, None, True),
+        ("cross_entropy", {"name": "tags.npz"}, None, True),
+        ("mse", {"name": "own_parts:points"}, None, False),
+        ("mse", {"name": "own_parts:points", "collate": "own_parts:padded"}, None, True),
+        ("own_parts:smoothed", {"name": "own_parts:points"}, None, False),
+    ],
+)
+def test_ranks_add_up_their_counts_only_where_samples_may_differ(loss, data, labels, vary):
+    train = SimpleNamespace(labels=None if labels is None else np.array(labels))
+    assert counts_vary(LossSpec(name=loss), DataSpec(**data), train) is vary

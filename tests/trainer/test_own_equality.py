@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch
+import torch
+import torch.nn.functional as F
 
 from drumline.core.rundir import RunDir
+from drumline.spec.load import validate_spec
+from drumline.trainer.runners.base import load_data_and_model
 from training import train_in
 
 # 23 is divisible by neither 2 nor 3, and 280 samples leave a last batch of 4
@@ -100,6 +104,63 @@ def test_all_end_with_the_weights_of_one_process(run_ranks, alone, world_size):
             assert worst <= 1e-10, (worst, case)
 
 
+TAGS = {
+    "model": "own_parts:tagger",
+    "data": {"name": "own_parts:sentences", "collate": "own_parts:padded", "batch": 23},
+    "loss": "cross_entropy",
+    "optimizer": {"lr": 2.0},
+    "schedule": "constant",
+    "epochs": 3,
+}
+WAYS = [{}, {"accumulate": 3}, {"strategy": "chunked_ring"}, {"strategy": "tree", "accumulate": 2}]
+CUTS = [{"strategy": {"kind": "pipeline", "microbatches": 1}}, {"strategy": "rpc"}]
+
+
+def score_tags(rank, world_size, folder, cases):
+    """Train by some ways; return the losses, test losses and accuracies of the epochs."""
+    found = []
+    for number, values in enumerate(cases):
+        run = RunDir(Path(folder) / f"{world_size}-{number}")
+        train_in(run, rank, world_size, {**JOB, **TAGS, "checkpoint": {"keep": 1}, **values})
+        events = map(json.loads, run.rank_events(0).read_text().splitlines())
+        epochs = [event for event in events if event["event"] == "epoch"]
+        found.append([(e["loss"], e["test_loss"], e["accuracy"]) for e in epochs])
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_targets_that_do_not_count_leave_the_mean_that_torch_has(run_ranks, world_size):
+    """Sentences have one to nine tokens, so ranks and pieces have unequally many targets."""
+    cases = WAYS + (CUTS if world_size == 2 else [])
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, scores = run_ranks(train_tags_by_torch, 1)[0]
+        found = run_ranks(score_tags, world_size, folder, cases)[0]
+        for number, case in enumerate(cases):
+            assert np.allclose(found[number], scores, atol=1e-12), case
+            tensors = weights(folder, f"{world_size}-{number}")
+            for name, tensor in wanted.items():
+                assert np.abs(tensors[name] - tensor).max() <= 1e-12, (case, name)
+
+
+def train_tags_by_torch(rank, world_size):
+    """Train by torch alone, the whole data set in each step."""
+    spec = validate_spec({**JOB, **TAGS, "workers": 1})
+    data, model = load_data_and_model(spec, [])
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+    (inputs, targets), tests = (s.batch(np.arange(len(s))) for s in (data.train, data.test))
+    scores = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            outputs, wanted = model(tests[0]).flatten(0, 1), tests[1].flatten()
+            right = (outputs.argmax(1) == wanted)[wanted >= 0].double().mean()
+            scores.append((float(loss), float(F.cross_entropy(outputs, wanted)), float(right)))
+    return {name: p.detach().numpy() for name, p in model.named_parameters()}, scores
+
+
 SCHEDULES = [
     {"name": "OneCycleLR", "max_lr": 0.01},  # moves momentum, too
     {"name": "ReduceLROnPlateau", "patience": 0, "threshold": 0.5, "metric": "mae"},
@@ -110,20 +171,27 @@ SCHEDULES = [
 
 
 def train_with_a_pause(rank, world_size, folder):
-    """Train by each schedule, once without a pause and once with one after two epochs."""
+    """Train by each schedule, once without a pause and once with one after two epochs.
+
+    Checkpoints are written every so many steps, the last of each epoch among them.
+    """
     job = {**POINTS, "loss": "mse", "optimizer": {"name": "adamw", "lr": 0.01}, "epochs": 4}
     found = []
     for number, schedule in enumerate(SCHEDULES):
         given = {**job, "schedule": schedule, "early_stopping": {"metric": "mae", "patience": 9}}
+        given["checkpoint"] = {"every_steps": 5}
         pause = {"callbacks": {"name": "own_parts:StopAfter", "epochs": 2, "rank": 1}}
         whole, parts = RunDir(Path(folder) / f"a{number}"), RunDir(Path(folder) / f"b{number}")
         train_in(whole, rank, world_size, given)
         paused, _ = train_in(parts, rank, world_size, {**given, **pause})
         assert paused.state.step == 2 * paused.steps_per_epoch
-        train_in(parts, rank, world_size, given)
+        resumed, _ = train_in(parts, rank, world_size, given)
+        assert [epoch["step"] for epoch in resumed.state.scores] == [15, 30, 45, 60]
         for run in (whole, parts):
-            lines = map(json.loads, run.rank_events(rank).read_text().splitlines())
+            lines = [json.loads(line) for line in run.rank_events(rank).read_text().splitlines()]
             lrs = [event["lr"] for event in lines if event["event"] == "step"]
+            saved = [event["step"] for event in lines if event["event"] == "checkpoint"]
+            assert saved == ([] if rank else [*range(5, 61, 5)]), "each step once"
             (last,) = [path.name for path in run.checkpoints.glob("step-*60")]
             tensors = safetensors.torch.load_file(run.checkpoints / last / "model.safetensors")
             found.append((lrs, {name: tensor.tolist() for name, tensor in tensors.items()}))

@@ -47,7 +47,7 @@ def rest_before_destroying() -> None:
         destroy(*args, **kwargs)
 
     for module in (distributed_c10d, dist):
-        module.destroy_process_group = destroy_process_group
+        vars(module)["destroy_process_group"] = destroy_process_group
 
 
 def _gloo_threads() -> list[str]:

@@ -104,9 +104,15 @@ class FactoryKind:
         return factory
 
     def check_options(
-        self, name: str, factory: Callable[..., Any], options: Mapping[str, object]
+        self,
+        name: str,
+        factory: Callable[..., Any],
+        options: Mapping[str, object],
+        given: tuple[str, ...] = (),
     ) -> None:
         """Refuse options that the factory does not take, and one that needs more than it gets.
+
+        It gets the arguments that are `given`, beside those that all of the kind are.
 
         Raises:
             SpecError: says which option, and what the factory takes.
@@ -114,7 +120,8 @@ class FactoryKind:
         parameters = parameters_of(factory)
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         takes = [option for option, p in parameters.items() if p.kind in _BY_KEYWORD]
-        valid = [option for option in takes if option not in self.given]
+        given = (*self.given, *given)
+        valid = [option for option in takes if option not in given]
         for option in options:
             if option not in takes and not takes_any:
                 raise SpecError(
@@ -124,7 +131,7 @@ class FactoryKind:
                 )
         for option, p in parameters.items():
             required = p.default is p.empty and p.kind in (*_BY_KEYWORD, p.POSITIONAL_ONLY)
-            if required and option not in options and option not in self.given:
+            if required and option not in options and option not in given:
                 raise SpecError(
                     f"{self.what} {name} needs a value for {option!r}; set {self.key}.{option}=…, "
                     f"or give it a default in the factory",

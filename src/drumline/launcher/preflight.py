@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drumline.core.errors import UsageError
-from drumline.core.factory import FactoryKind
+from drumline.spec.data import COLLATES
 
 if TYPE_CHECKING:
     from drumline.spec.run_spec import RunSpec
@@ -52,24 +52,13 @@ def list_gpus() -> list[str] | None:
 
 def check_factories(spec: RunSpec) -> None:
     """Refuse a spec that names a module or function of the user's own which is not there."""
-    named = [("model", "an nn.Module", "model", spec.model.name)]
-    if spec.data.form == "factory":
-        named += [("data set", "a data set, or a pair of them", "data", spec.data.name)]
+    data = spec.data if spec.data.form == "factory" else None
+    parts = (spec.model, data, spec.optimizer, spec.schedule, spec.loss, *(spec.metrics or ()))
+    for part in (*parts, *spec.loggers, *spec.callbacks):
+        if part is not None and ":" in part.name:
+            part.factories.check(part.name)
     if spec.data.collate is not None:
-        named += [("collate", "(inputs, targets)", "data.collate", spec.data.collate)]
-    named += [("optimizer", "a torch.optim.Optimizer", "optimizer", spec.optimizer.name)]
-    named += [("schedule", "a torch LRScheduler", "schedule", spec.schedule.name)]
-    if spec.loss is not None:
-        named += [("loss", "a loss of (outputs, targets)", "loss", spec.loss.name)]
-    for what, parts in (
-        ("metric", spec.metrics or ()),
-        ("logger", spec.loggers),
-        ("callback", spec.callbacks),
-    ):
-        named += [(what, f"a {what}", f"{what}s", part.name) for part in parts]
-    for what, returns, key, name in named:
-        if ":" in name:
-            FactoryKind(what=what, returns=returns, key=key).check(name)
+        COLLATES.check(spec.data.collate)
 
 
 # What a script's text says it will need; loaded once for all workers.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from drumline.core.errors import SpecError
-from drumline.core.factory import FactoryKind, parameters_of
+from drumline.core.factory import parameters_of
 from drumline.models.gpt import GPT
 from drumline.models.vision import CNN, MLP, LeNet, Linear
 from drumline.spec.parts import ModelSpec
@@ -27,10 +28,7 @@ _BUILTIN: dict[str, type[nn.Module]] = {
     "cnn": CNN,
     "gpt-mini": GPT,
 }
-GIVEN = ("classes", "outputs", "features")  # come from the data, not from the spec
-_KIND = FactoryKind(
-    what="model", returns="an nn.Module", key="model", builtin=_BUILTIN, given=GIVEN
-)
+_KIND = replace(ModelSpec.factories, builtin=_BUILTIN)
 _EXPECTED: dict[type, str] = {
     bool: "true or false",
     int: "a whole number, 1 or more",
@@ -47,7 +45,7 @@ def build_model(
     The weights are drawn in torch's default dtype and then turned into `dtype`, so that a float64
     run starts where its float32 twin does. The caller's random state is as before.
 
-    `given` is what the data tells (`GIVEN`): how many `outputs` the model has for a sample (of a
+    `given` is what the data tells: how many `outputs` the model has for a sample (of a
     text: for a character), by the name of `classes`, too, and the shape of a sample's `features`.
     A factory of the user's own gets those that it has parameters for.
 
@@ -117,7 +115,7 @@ def _check_given(model: str, factory: Callable[..., Any], known: Mapping[str, ob
     """Refuse a factory that needs to know what the data does not tell."""
     for name, parameter in parameters_of(factory).items():
         required = parameter.default is parameter.empty
-        if name in GIVEN and required and known.get(name) is None:
+        if name in _KIND.given and required and known.get(name) is None:
             raise SpecError(
                 f"model {model} needs {name!r}, which the data does not tell; set data.classes, or "
                 f"give the data set an attribute `classes` or `targets`",
@@ -127,7 +125,7 @@ def _check_given(model: str, factory: Callable[..., Any], known: Mapping[str, ob
 
 def _check_types(model: str, factory: type, options: Mapping[str, object]) -> None:
     """Refuse options of a built-in model that are not of the annotated type, or not the user's."""
-    for given in GIVEN:
+    for given in _KIND.given:
         if given in options:
             raise SpecError(
                 f"model {model} takes {given} from the data; leave {given} out",

@@ -28,17 +28,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from drumline.core.errors import SpecError
-from drumline.core.factory import FactoryKind
 from drumline.optim.adam import Adam
 from drumline.optim.gd import GD
 from drumline.optim.sgd import SGD
 from drumline.spec.learning import OptimizerSpec
 
 Params = list[Tensor] | list[dict[str, Any]]
-_GIVEN = ("params", "named_parameters")
-_KIND = FactoryKind(
-    what="optimizer", returns="a torch.optim.Optimizer", key="optimizer", given=_GIVEN
-)
+_KIND = OptimizerSpec.factories
 
 
 def build_optimizer(

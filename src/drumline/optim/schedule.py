@@ -34,17 +34,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from drumline.core.errors import SpecError
-from drumline.core.factory import FactoryKind, parameters_of
+from drumline.core.factory import parameters_of
 from drumline.spec.learning import ScheduleSpec
 
 _PER_STEP = ("OneCycleLR", "CyclicLR")
-_GIVEN = ("optimizer", "step", "total_steps", "steps_per_epoch", "epochs")
-_KIND = FactoryKind(
-    what="schedule",
-    returns="a torch.optim.lr_scheduler.LRScheduler",
-    key="schedule",
-    given=_GIVEN,
-)
+_KIND = ScheduleSpec.factories
 
 
 class Schedule(Protocol):
@@ -174,8 +168,9 @@ class TorchSchedule:
         if self._per_epoch is None:
             return
         if isinstance(self._scheduler, ReduceLROnPlateau):
-            if score is not None:
-                self._scheduler.step(score)
+            if score is None:
+                raise _no_score(self._name)
+            self._scheduler.step(score)
         else:
             self._step()
 
@@ -201,7 +196,15 @@ class TorchSchedule:
         made = self._build()
         if not isinstance(made, LRScheduler):
             raise _KIND.wrong_result(self._name, made)
+        if isinstance(made, ReduceLROnPlateau) and self._per_epoch is None:
+            raise _no_score(self._name)
         return made
+
+
+def _no_score(name: str) -> SpecError:
+    return _KIND.error(
+        name, "looks at the score of an epoch; leave schedule.per and evaluate=false out"
+    )
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,16 @@ samples. Here each rank adds up its own, so shares may be unequal, on any device
 
 Both sums are differentiable: the gradient of a sum over ranks is the sum of all ranks' gradients,
 one more all-reduce each, backward. All ranks run the same layers in the same order, so these
-collectives meet; they have a group of their own, since buckets of gradients travel meanwhile.
+collectives meet; they have a group of their own, since buckets of gradients travel meanwhile (by
+NCCL only DDP's, which leave from the same thread). In evaluation ranks look at unequally many
+batches, so a layer without running statistics normalises by each batch's own, as torch's does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -84,11 +88,12 @@ class SyncBatchNorm(nn.Module):
         self.counts = True
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Normalise; in evaluation by the running statistics, as the layer does."""
+        """Normalise; in evaluation as the layer does, by its running statistics."""
         layer = self._layer[0]
-        if not self.training and layer.running_mean is not None:
+        if not self.training:
             layer.training = False
             return layer(inputs)  # type: ignore[no-any-return]
+        given, inputs = inputs.dtype, inputs.to(torch.promote_types(inputs.dtype, torch.float32))
         over = [dim for dim in range(inputs.dim()) if dim != 1]
         shape = [1, -1, *[1] * (inputs.dim() - 2)]
         weight = float(self.counts)
@@ -102,8 +107,8 @@ class SyncBatchNorm(nn.Module):
         self._note(layer, mean.detach(), variance.detach(), float(n))
         scaled: Tensor = centred * (variance + layer.eps).rsqrt().view(shape)  # (3)
         if not layer.affine:
-            return scaled
-        return torch.addcmul(layer.bias.view(shape), scaled, layer.weight.view(shape))
+            return scaled.to(given)
+        return torch.addcmul(layer.bias.view(shape), scaled, layer.weight.view(shape)).to(given)
 
     @torch.no_grad()
     def _note(self, layer: _BatchNorm, mean: Tensor, variance: Tensor, n: float) -> None:
@@ -125,22 +130,34 @@ def apply_sync_batch_norm(model: nn.Module, timeout_s: float, meter: Meter) -> n
     Every rank calls this.
     """
     link = _Link(group=dist.new_group(timeout=timedelta(seconds=timeout_s)), meter=meter)
-    return _replace(model, link)
+    return _replace(model, link, {})
 
 
-def _replace(module: nn.Module, link: _Link) -> nn.Module:
+def _replace(module: nn.Module, link: _Link, made: dict[nn.Module, SyncBatchNorm]) -> nn.Module:
     if isinstance(module, _BatchNorm):
-        return SyncBatchNorm(module, link)
-    for name, child in module.named_children():
-        setattr(module, name, _replace(child, link))
+        return made.setdefault(module, SyncBatchNorm(module, link))
+    for name, child in module._modules.items():  # a layer may have two names
+        if child is not None:
+            module._modules[name] = _replace(child, link, made)
     return module
 
 
-def set_counts(model: nn.Module, counts: bool) -> None:
-    """Say whether this rank's samples count in the statistics of the next forward."""
-    for module in model.modules():
-        if isinstance(module, SyncBatchNorm):
-            module.counts = counts
+@contextlib.contextmanager
+def keep_statistics(model: nn.Module, *, unless: bool) -> Iterator[None]:
+    """Keep what is computed in here out of the statistics of batch norm, unless it counts."""
+    held = [
+        (layer, "counts" if isinstance(layer, SyncBatchNorm) else "training")
+        for layer in model.modules()
+        if isinstance(layer, SyncBatchNorm | _BatchNorm) and not unless
+    ]
+    before = [getattr(*flag) for flag in held]
+    for flag in held:
+        setattr(*flag, False)
+    try:
+        yield
+    finally:
+        for flag, value in zip(held, before, strict=True):
+            setattr(*flag, value)
 
 
 def note_batch_norm(model: nn.Module, copies: int, sync: bool) -> str | None:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from drumline.core.factory import FactoryKind
 from drumline.core.formatting import nearest
 from drumline.spec.parts import FactorySpec, SpecPart, UnknownKeyError, clash, one_word
 
@@ -26,6 +27,7 @@ BUILTIN_DATA = ("mnist-mini", "mnist", "fashion-mnist", "synthetic", "shakespear
 TABLES = (".csv", ".tsv", ".parquet", ".npy", ".npz")
 TEXTS = (".txt", ".text", ".md")
 _NAMES = f"^({'|'.join(BUILTIN_DATA)})$|[/:]|\\.({'|'.join(s[1:] for s in TABLES + TEXTS)})$"
+COLLATES = FactoryKind(what="collate", returns="(inputs, targets)", key="data.collate")
 _TEST_SHARE, _TEST_SHARE_OF_TEXT = 0.2, 0.1
 
 
@@ -84,6 +86,7 @@ class DataSpec(FactorySpec):
     """Which data, in what batches, and who sees which samples."""
 
     model_config = ConfigDict(json_schema_extra=_describe_options)
+    factories = FactoryKind(what="data set", returns="a data set, or a pair of them", key="data")
 
     name: Annotated[str, WithJsonSchema({"type": "string", "pattern": _NAMES})] = "mnist-mini"
     """mnist-mini and shakespeare come with the package, synthetic is made up on the spot, `drumline

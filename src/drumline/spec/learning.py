@@ -8,22 +8,16 @@ reached as `torch.optim:ItsName`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from drumline.core.errors import UsageError
+from drumline.core.factory import FactoryKind
 from drumline.core.formatting import nearest
-from drumline.spec.parts import ClashError, FactorySpec, SpecPart, clash
+from drumline.spec.parts import FactorySpec, OptionsSpec, RuleSpec, SpecPart, clash
 
 LOSSES = ("cross_entropy", "mse", "bce", "l1")
 METRICS = ("accuracy", "mae", "rmse")
@@ -51,7 +45,6 @@ _LR_OF_ADAM = 0.001
 _METRIC_OF_LOSS = {"cross_entropy": "accuracy", "bce": "accuracy", "mse": "mae", "l1": "rmse"}
 LOGGER_GROUP = "drumline.loggers"
 """the group of entry points by which installed packages offer loggers"""
-_SECRETS = ("key", "token", "secret", "password")
 _RESERVED = ("loss", "lr", "step", "epoch", "samples", "test_loss", "time_s")
 
 
@@ -79,6 +72,8 @@ def _known(what: str, *names: str) -> AfterValidator:
 class LossSpec(FactorySpec):
     """What is minimised; other keys are options (`loss: {name: cross_entropy, …}`)."""
 
+    factories = FactoryKind(what="loss", returns="a loss of (outputs, targets)", key="loss")
+
     name: Annotated[str, _known("loss", *LOSSES)] = "cross_entropy"
     """cross_entropy, mse, bce (of logits), l1, or `package.module:loss` of your own: a function of
     outputs and targets, or a factory of one"""
@@ -89,6 +84,8 @@ class LossSpec(FactorySpec):
 
 class MetricSpec(FactorySpec):
     """What is measured beside the loss; other keys are options for it."""
+
+    factories = FactoryKind(what="metric", returns="a metric of (outputs, targets)", key="metrics")
 
     name: Annotated[str, _known("metric", *METRICS)] = "accuracy"
     """accuracy, mae, rmse, or `package.module:metric` of your own"""
@@ -109,16 +106,17 @@ class MetricSpec(FactorySpec):
 class LoggerSpec(FactorySpec):
     """Where numbers go, beside the run directory; other keys are options for the logger."""
 
+    secret: ClassVar[re.Pattern[str]] = re.compile("(key|token|secret|password)$")
+    factories = FactoryKind(
+        what="logger",
+        returns="an object with log and finish",
+        key="loggers",
+        given=("run_dir", "name", "spec"),
+    )
+
     name: str = "tensorboard"
     """tensorboard, wandb, mlflow, one that an installed package offers (entry point group
     drumline.loggers), or `package.module:logger` of your own"""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        for option in self.options:
-            if option.lower().endswith(_SECRETS):
-                raise clash("secret_in_spec", key=option)
-        return self
 
 
 def require_loggers(loggers: Iterable[LoggerSpec]) -> None:
@@ -145,6 +143,12 @@ def require_loggers(loggers: Iterable[LoggerSpec]) -> None:
 
 class CallbackSpec(FactorySpec):
     """What is called while a run trains; other keys are options for its factory."""
+
+    factories = FactoryKind(
+        what="callback",
+        returns="an object with on_train_begin, on_step_end, on_epoch_end or on_train_end",
+        key="callbacks",
+    )
 
     name: str
     """`package.module:callback` of your own"""
@@ -184,17 +188,8 @@ def default_metrics(loss: LossSpec) -> tuple[MetricSpec, ...]:
     return () if name is None else (MetricSpec(name=name),)
 
 
-def _unknown(spec: SpecPart, key: str) -> ClashError:
-    """Return the error for a key that none of our optimizers or schedules has."""
-    keys = list(type(spec).model_fields)
-    hint = nearest(key, keys, f"the keys here are {', '.join(keys)}")
-    return clash("no_such_option", key=key, hint=hint)
-
-
-class GroupSpec(SpecPart):
+class GroupSpec(OptionsSpec):
     """Parameters that the optimizer treats differently; other keys are its options for them."""
-
-    model_config = ConfigDict(extra="allow")
 
     match: str | tuple[str, ...]
     """patterns of parameters' names, such as "*.bias": a parameter is in the first group that
@@ -205,16 +200,20 @@ class GroupSpec(SpecPart):
         """The patterns, one or several."""
         return (self.match,) if isinstance(self.match, str) else self.match
 
-    @property
-    def options(self) -> dict[str, object]:
-        """The optimizer's options for this group."""
-        return dict(self.model_extra or {})
 
-
-class OptimizerSpec(SpecPart):
+class OptimizerSpec(RuleSpec):
     """How weights move; of torch's and your own, other keys are options."""
 
-    model_config = ConfigDict(extra="allow")
+    factories = FactoryKind(
+        what="optimizer",
+        returns="a torch.optim.Optimizer",
+        key="optimizer",
+        given=("params", "named_parameters"),
+    )
+    ours = OPTIMIZERS
+    ours_only = frozenset(
+        {"lr", "momentum", "nesterov", "weight_decay", "betas", "eps", "decoupled"}
+    )
 
     name: Annotated[str, _known("optimizer", *OPTIMIZERS, *TORCH_OPTIMIZERS)] = "sgd"
     """gd (takes the whole data set per step, in chunks of data.batch), sgd, adam; any other class
@@ -247,34 +246,12 @@ class OptimizerSpec(SpecPart):
             return {"lr": _LR_OF_ADAM, **values}
         return values
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether there is an implementation of ours, with the fields above as its options."""
-        return self.name in OPTIMIZERS
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The options that were given, for an optimizer that is not ours."""
-        fields = {name: getattr(self, name) for name in _OPTION_FIELDS & self.model_fields_set}
-        return fields | dict(self.model_extra or {})
-
-    @model_serializer(mode="wrap")
-    def _only_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the defaults of fields that are not this optimizer's."""
-        values: dict[str, Any] = handler(self)
-        if self.is_ours:
-            return values
-        foreign = {"engine", *_OPTION_FIELDS} - self.model_fields_set
-        return {key: value for key, value in values.items() if key not in foreign}
-
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not self.is_ours:
             if self.engine == "drumline" and "engine" in self.model_fields_set:
                 raise clash("engine_of_torchs_own", spec=self)
             return self
-        if self.model_extra:
-            raise _unknown(self, next(iter(self.model_extra)))
         if self.name != "sgd" and (self.momentum or self.nesterov):
             raise clash("momentum_without_sgd", spec=self)
         if self.nesterov and not self.momentum:
@@ -286,15 +263,20 @@ class OptimizerSpec(SpecPart):
         return self
 
 
-_OPTION_FIELDS = OptimizerSpec.model_fields.keys() - {"name", "engine", "groups"}
-
-
-class ScheduleSpec(SpecPart):
+class ScheduleSpec(RuleSpec):
     """How the learning rate changes over the run; of torch's and your own, other keys are
     options.
     """
 
-    model_config = ConfigDict(extra="allow")
+    factories = FactoryKind(
+        what="schedule",
+        returns="a torch.optim.lr_scheduler.LRScheduler",
+        key="schedule",
+        given=("optimizer", "step", "total_steps", "steps_per_epoch", "epochs"),
+    )
+    ours = SCHEDULES
+    ours_only = frozenset({"warmup_steps", "floor", "gamma", "every"})
+    others_only = frozenset({"per", "metric"})
 
     name: Annotated[str, _known("schedule", *SCHEDULES, *TORCH_SCHEDULES)] = "constant"
     """linear and cosine fall to `floor`; step multiplies by `gamma` every `every` epochs; any other
@@ -314,31 +296,15 @@ class ScheduleSpec(SpecPart):
     """of ReduceLROnPlateau: what it looks at, on the validation set or else the test set"""
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it is one of the four that are functions of the step alone."""
-        return self.name in SCHEDULES
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The options that were given, for a schedule that is not ours."""
-        fields = {name: getattr(self, name) for name in _SHAPE_FIELDS & self.model_fields_set}
-        return fields | dict(self.model_extra or {})
-
-    @model_serializer(mode="wrap")
-    def _only_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the defaults of fields that are not this schedule's."""
-        values: dict[str, Any] = handler(self)
-        foreign = {"per", "metric"} if self.is_ours else _SHAPE_FIELDS - self.model_fields_set
-        return {key: value for key, value in values.items() if key not in foreign}
+    def by_score(self) -> bool:
+        """Whether it looks at an epoch's score, as far as the name tells."""
+        return self.name.endswith("ReduceLROnPlateau")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.is_ours and self.model_extra:
-            raise _unknown(self, next(iter(self.model_extra)))
+        if self.by_score and self.per == "step":
+            raise clash("plateau_by_step", spec=self)
         return self
-
-
-_SHAPE_FIELDS = frozenset({"warmup_steps", "floor", "gamma", "every"})
 
 
 class EarlyStoppingSpec(SpecPart):

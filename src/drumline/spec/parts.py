@@ -6,15 +6,26 @@ keys of different parts must keep together is checked by `run_spec`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
-from drumline.core.formatting import format_rate, parse_bytes, parse_rate
+from drumline.core.factory import FactoryKind
+from drumline.core.formatting import format_rate, nearest, parse_bytes, parse_rate
 from drumline.core.nodes import MAX_NODES, PREFIX, NodePlan, address_of
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(gt=0)]
@@ -81,22 +92,99 @@ def one_word(part: type[SpecPart], key: str) -> BeforeValidator:
     )
 
 
-class FactorySpec(SpecPart):
-    """Something that is built by name; keys that are no fields are options for its factory."""
+class OptionsSpec(SpecPart):
+    """A part of a spec whose keys that are no fields are options of what it names."""
 
     model_config = ConfigDict(extra="allow")
 
-    name: str
-    """a built-in, or `package.module:factory` of your own"""
+    secret: ClassVar[re.Pattern[str]] = re.compile(
+        r"(passw(or)?d|passphrase|(^|_)pwd|secret|credentials?|^token"
+        r"|(api|access|auth|secret|private|session|hf)[_-]?(key|token))$"
+    )
+    """which options' names end like a secret's"""
 
     @property
     def options(self) -> dict[str, object]:
-        """The keyword arguments for the factory."""
+        """The options that were given."""
         return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _keep_no_secret(self) -> Self:
+        for key in _find_secrets(self, self.secret):
+            raise clash("secret_in_spec", key=key)
+        return self
+
+
+_PASSWORD_IN_URL = re.compile(r"https?://[^/\s]+@|://[^/\s@]*:[^/\s]*@")
+
+
+def _find_secrets(options: Iterable[tuple[str, object]], secret: re.Pattern[str]) -> Iterator[str]:
+    """Yield the keys of options that look like a secret, or have a URL with a password."""
+    for key, value in options:
+        match value:
+            case dict():
+                yield from (f"{key}.{inner}" for inner in _find_secrets(value.items(), secret))
+            case list() | tuple():
+                yield from _find_secrets(((key, item) for item in value), secret)
+            case str() | int() if not isinstance(value, bool):
+                if secret.search(str(key).lower()) or _PASSWORD_IN_URL.search(str(value)):
+                    yield key
+
+
+class FactorySpec(OptionsSpec):
+    """Something that is built by name; keys that are no fields are options for its factory."""
+
+    factories: ClassVar[FactoryKind]
+    """those of the user's own that `name` may be"""
+    name: str
+    """a built-in, or `package.module:factory` of your own"""
+
+
+class RuleSpec(FactorySpec):
+    """An optimizer or a schedule: those of `ours` have fields for their options, others any."""
+
+    ours: ClassVar[tuple[str, ...]]
+    ours_only: ClassVar[frozenset[str]]
+    """the fields that are options of ours; of others, those that are given are options, too"""
+    others_only: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether there is an implementation of ours, with the fields as its options."""
+        return self.name in self.ours
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The options that were given, for one that is not ours."""
+        given = self.ours_only & self.model_fields_set
+        return {key: getattr(self, key) for key in given} | dict(self.model_extra or {})
+
+    @model_serializer(mode="wrap")
+    def _only_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the defaults of fields that are not for this name."""
+        values: dict[str, Any] = handler(self)
+        others = {"engine", *self.ours_only} - self.model_fields_set
+        foreign = self.others_only if self.is_ours else others
+        return {key: value for key, value in values.items() if key not in foreign}
+
+    @model_validator(mode="after")
+    def _know_keys(self) -> Self:
+        for key in self.model_extra or () if self.is_ours else ():
+            keys = list(type(self).model_fields)
+            hint = nearest(key, keys, f"the keys here are {', '.join(keys)}")
+            raise clash("no_such_option", key=key, hint=hint)
+        return self
 
 
 class ModelSpec(FactorySpec):
     """Which model; other keys are passed to its factory (`model: {name: cnn, dropout: 0}`)."""
+
+    factories = FactoryKind(
+        what="model",
+        returns="an nn.Module",
+        key="model",
+        given=("classes", "outputs", "features"),  # come from the data, not from the spec
+    )
 
     name: str = "cnn"
     """linear, mlp, lenet, cnn, gpt-mini, or `package.module:factory` of your own"""

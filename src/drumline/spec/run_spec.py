@@ -227,7 +227,7 @@ class RunSpec(SpecPart):
     def _check_scores(self) -> None:
         """Refuse to look at scores where nobody measures any."""
         for key in self.scores_wanted:
-            if not self.evaluate and key != "schedule.metric":
+            if not self.evaluate and (key != "schedule.metric" or self.schedule.by_score):
                 raise clash("score_without_evaluation", key=key)
 
     def _check_batch_norm(self) -> None:

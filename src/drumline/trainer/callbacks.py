@@ -19,13 +19,10 @@ from typing import Any
 
 from torch import nn
 
-from drumline.core.factory import FactoryKind
 from drumline.spec.learning import CallbackSpec
 
 METHODS = ("on_train_begin", "on_step_end", "on_epoch_end", "on_train_end")
-_KIND = FactoryKind(
-    what="callback", returns=f"an object with {' or '.join(METHODS)}", key="callbacks"
-)
+_KIND = CallbackSpec.factories
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,13 @@
 """The loss: what a step minimises, as a sum over predictions and how many those are.
 
 Ranks have unequal shares of a batch, and pieces of a share differ in size, so means cannot be
-averaged, and sums can: the gradient is that of Σ sum ÷ Σ count over all ranks and pieces.
+averaged, and sums can: the gradient is that of Σ sum ÷ Σ count over all ranks and pieces. Where
+every sample has as many predictions, Σ count is known; else ranks add it up (`counts_vary`).
 
 | loss | sum over | count |
 |---|---|---|
-| cross_entropy, mse, bce, l1 | the elements of the targets | elements of the targets |
+| cross_entropy | the targets that are not `IGNORED` | such targets |
+| mse, bce, l1 | the elements of the targets | elements of the targets |
 | your own, a value for each sample | samples (its mean over what else a sample has) | samples |
 | your own, one number, `reduction: mean` | that number times the samples | samples |
 | your own, one number, `reduction: sum` | that number | samples |
@@ -28,12 +30,16 @@ from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 
 from drumline.core.errors import UsageError
-from drumline.core.factory import FactoryKind, parameters_of
-from drumline.spec.learning import LossSpec
+from drumline.core.factory import parameters_of
+from drumline.data.splits import Split
+from drumline.spec.data import DataSpec
+from drumline.spec.learning import LOSSES, LossSpec, MetricSpec
 
+IGNORED = -100
+"""torch's own mark for a target that does not count, such as the padding of a text"""
 _GIVEN = ("outputs", "targets")
 OfBatch = Callable[[Tensor, Tensor], Any]
-_KIND = FactoryKind(what="loss", returns="a loss of (outputs, targets)", key="loss")
+_KIND = LossSpec.factories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +60,10 @@ def build_loss(spec: LossSpec, device: torch.device | str = "cpu") -> LossFuncti
     """
     if spec.name in _BUILTIN:
         name, function = spec.name, _BUILTIN[spec.name]
-        kind = FactoryKind(what="loss", returns="", key="loss", given=_GIVEN)
-        kind.check_options(name, function, spec.options)
-        return LossFunction(summed=partial(function, **spec.options), count=Tensor.numel)
-    own = find_function(_KIND, spec.name, spec.options)
+        _KIND.check_options(name, function, spec.options, given=_GIVEN)
+        count = _count_classes if name == "cross_entropy" else Tensor.numel
+        return LossFunction(summed=partial(function, **spec.options), count=count)
+    own = find_function(spec)
     if isinstance(own, nn.Module):
         if any(True for _ in own.parameters()):
             raise _KIND.error(
@@ -67,7 +73,21 @@ def build_loss(spec: LossSpec, device: torch.device | str = "cpu") -> LossFuncti
     return LossFunction(summed=partial(_sum_own, own, spec), count=len)
 
 
-def find_function(kind: FactoryKind, name: str, options: Mapping[str, object]) -> OfBatch:
+def counts_vary(loss: LossSpec, data: DataSpec, train: Split) -> bool:
+    """Whether samples may have unequally many predictions: by padding, or targets to ignore.
+
+    Where there is one class for each sample, known ahead, it is told by looking; else by the form.
+    """
+    if loss.name not in LOSSES:
+        return False  # of which samples are counted
+    if loss.name != "cross_entropy":
+        return data.collate is not None
+    if train.labels is not None:
+        return bool((train.labels == IGNORED).any())
+    return data.form not in ("built-in", "text")
+
+
+def find_function(spec: LossSpec | MetricSpec) -> OfBatch:
     """Find the user's own function of outputs and targets, or call the factory that makes one.
 
     A function that has two parameters without a default, or whose first two are called outputs and
@@ -76,6 +96,7 @@ def find_function(kind: FactoryKind, name: str, options: Mapping[str, object]) -
     Raises:
         SpecError: there is no such function, or it does not take these options.
     """
+    kind, name, options = spec.factories, spec.name, spec.options
     found = kind.find(name)
     if inspect.isclass(found) or not _takes_batch(found, options):
         made = kind.build(name, options)
@@ -83,9 +104,7 @@ def find_function(kind: FactoryKind, name: str, options: Mapping[str, object]) -
             raise kind.wrong_result(name, made)
         return made  # type: ignore[no-any-return]
     first_two = tuple(parameters_of(found))[:2]
-    FactoryKind(what=kind.what, returns=kind.returns, key=kind.key, given=first_two).check_options(
-        name, found, options
-    )
+    kind.check_options(name, found, options, given=first_two)
     return partial(found, **options) if options else found
 
 
@@ -124,8 +143,12 @@ def _own_returned(spec: LossSpec, what: str) -> UsageError:
     )
 
 
+def _count_classes(targets: Tensor) -> int:
+    return int((targets != IGNORED).sum())
+
+
 def _cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Sum cross-entropy over predictions (samples, or characters of text)."""
+    """Sum cross-entropy over predictions (samples, or characters of text) that are not ignored."""
     if isinstance(targets, Tensor) and targets.is_floating_point():
         raise UsageError(
             "cross_entropy needs the number of a class as target, and this data has numbers with a "
@@ -134,14 +157,21 @@ def _cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float =
     try:
         return F.cross_entropy(
             outputs.flatten(0, -2),
-            targets.flatten(),
+            targets.flatten().long(),
             reduction="sum",
+            ignore_index=IGNORED,
             label_smoothing=label_smoothing,
         )
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        wanted = ", ".join(map(str, [*targets.shape, "classes"]))
+        if ((targets < 0) & (targets != IGNORED)).any():
+            raise UsageError(
+                f"cross_entropy needs the number of a class as target, from 0 up, and one here is "
+                f"{int(targets[targets != IGNORED].min())}; number classes from 0, and give "
+                f"{IGNORED} to what does not count"
+            ) from error
+        shape = ", ".join(map(str, [*targets.shape, "classes"]))
         raise UsageError(
-            f"the model gives {_shape(outputs)} where [{wanted}] is needed: one score per class, "
+            f"the model gives {_shape(outputs)} where [{shape}] is needed: one score per class, "
             f"at least {int(targets.max()) + 1} here; mend its last layer"
         ) from error
 

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from drumline.core.errors import UsageError
-from drumline.core.factory import FactoryKind
+from drumline.core.factory import parameters_of
 from drumline.spec.learning import MetricSpec
-from drumline.trainer.loss import OfBatch, alike, find_function
+from drumline.trainer.loss import IGNORED, OfBatch, alike, find_function
 
-_KIND = FactoryKind(what="metric", returns="a metric of (outputs, targets)", key="metrics")
+_KIND = MetricSpec.factories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,14 @@ def build_metric(spec: MetricSpec) -> Metric:
         sums, compute = _BUILTIN[spec.name]
         better = spec.more_is_better
         return Metric(name=spec.label, sums=sums, compute=compute, more_is_better=better)
-    own = find_function(_KIND, spec.name, spec.options)
+    own = find_function(spec)
     compute = getattr(own, "compute", _ratio)
+    if hasattr(own, "compute") and not parameters_of(compute):
+        raise _KIND.error(
+            spec.name,
+            "has a method compute() that takes no sums, as torchmetrics' do; name a function that "
+            "returns a value for each sample or (sum, count), or let it be compute(sums)",
+        )
     sums = partial(_sum_own, own, spec.name, keeps=hasattr(own, "compute"))
     return Metric(
         name=spec.label,
@@ -99,7 +105,8 @@ def _root(totals: Tensor) -> float:
 def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Count right answers: the class with the highest score, or yes where a logit is above 0."""
     if outputs.shape[:-1] == targets.shape and outputs.shape[-1] > 1:
-        right = outputs.argmax(-1) == targets
+        told = targets != IGNORED
+        right = outputs.argmax(-1)[told] == targets[told]
     else:
         scores, wanted = alike(outputs, targets)
         right = (scores > 0) == (wanted > 0.5)

@@ -9,8 +9,11 @@ after an epoch   1. loss and metrics on test and validation data, by all ranks
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,17 +21,18 @@ import torch
 import torch.distributed as dist
 
 from drumline.comm.meter import Footprint
-from drumline.core.rundir import EventWriter, RunDir
+from drumline.core.rundir import Event, EventWriter, RunDir
 from drumline.optim.schedule import Schedule
+from drumline.report import compute_ledger
 from drumline.trainer.callbacks import Moment, build_callbacks, call_back
 from drumline.trainer.checkpoint.store import TrainState
 from drumline.trainer.evaluation import Scores, evaluate
-from drumline.trainer.loggers import Loggers, build_loggers
-from drumline.trainer.loggers.times import read_times
+from drumline.trainer.loggers.protocol import Loggers, build_loggers
 from drumline.trainer.runners.base import Loss, ModelRunner, StepTimes
 from drumline.trainer.stopping import find_best_step, why_stop
 
 _CALLBACK = "a callback asked for it"
+_TAIL = 1 << 18  # bytes of a rank's events: some hundred steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +138,7 @@ class Monitor:
         values = {"loss": state.loss or 0.0, "lr": self.lr, **scores.to_values()}
         values["samples_per_s"] = state.samples / state.train_s if state.train_s else 0.0
         memory = {f"memory/{key}": float(n) for key, n in self.footprint.peak().items()}
-        return values | read_times(self.run, self.runner.context.rank.world_size) | memory
+        return values | _read_times(self.run, self.runner.context.rank.world_size) | memory
 
 
 def build_monitor(
@@ -150,3 +154,37 @@ def build_monitor(
         callbacks=build_callbacks(spec.callbacks),
         footprint=footprint,
     )
+
+
+def _read_times(run: RunDir, world_size: int) -> dict[str, float]:
+    """Return milliseconds per step, means over ranks: `time/data_ms`, compute, wait, transfer.
+
+    Whom a rank waited for, and how long, only the last events of all ranks together tell. Where
+    other nodes' ranks write to disks of their own, there is nothing to tell.
+    """
+    logs = [_read_tail(run.rank_events(rank)) for rank in range(world_size)]
+    if not all(logs):
+        return {}
+    ledger = compute_ledger(logs)
+    if not ledger.steps:
+        return {}
+    scale = 1e3 / ledger.steps / len(ledger.ranks)
+    parts = [row.parts for row in ledger.ranks]
+    times = {f"time/{name}_ms": scale * sum(part[name] for part in parts) for name in parts[0]}
+    return {"time/step_ms": scale * sum(row.total_s for row in ledger.ranks), **times}
+
+
+def _read_tail(path: Path) -> list[Event]:
+    """Return a rank's last events, without the first of them, which may be torn."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    events = []
+    for line in lines[size > _TAIL :]:
+        with suppress(ValueError):
+            events.append(json.loads(line))
+    return events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
+from drumline.comm.gloo_threads import rest_gloo_threads
 from drumline.comm.group import BackendChoice, BackendContext, choose_backend, join_group
 from drumline.comm.hosts import HostInfo, measure_clock, most_on_one, ranks_with, this_host
 from drumline.comm.store import LOOPBACK, StoreBarrier, build_store, rendezvous_host
@@ -118,3 +120,11 @@ def join_ranks(
     ahead = measure_clock(store, clocks, rank=rank.rank, within_s=spec.timeout_s)
     events.write("clock", ahead_ns=ahead)
     return choice
+
+
+def leave_ranks() -> None:
+    """End the process group, all ranks together; nothing may hold on to what used it."""
+    gc.collect()
+    dist.barrier()
+    rest_gloo_threads()
+    dist.destroy_process_group()

@@ -20,13 +20,11 @@ data parallelism, where each rank has the whole model; ranks with a part of it c
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.comm.meter import Footprint, count_sent_bytes
@@ -34,7 +32,7 @@ from drumline.core.rundir import EventWriter, RunDir
 from drumline.data.splits import Inputs
 from drumline.optim import build_optimizer
 from drumline.optim.schedule import Length, build_schedule
-from drumline.parallel.batch_norm import apply_sync_batch_norm, set_counts
+from drumline.parallel.batch_norm import apply_sync_batch_norm, keep_statistics
 from drumline.parallel.shard_spec import describe_shard
 from drumline.parallel.strategy import Strategy
 from drumline.parallel.tensor.apply import apply_tensor_parallel
@@ -47,7 +45,7 @@ from drumline.trainer.device import check_room, memory_budget, prepare_device
 from drumline.trainer.divergence import check_gradients, check_loss
 from drumline.trainer.evaluation import Scores, average_loss
 from drumline.trainer.monitor import Monitor, build_monitor
-from drumline.trainer.process_group import join_ranks, rendezvous
+from drumline.trainer.process_group import join_ranks, leave_ranks, rendezvous
 from drumline.trainer.rank import RankInfo, rank_process
 from drumline.trainer.runners.base import (
     Loss,
@@ -114,9 +112,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
     runner.close()
     # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
     del trainer, monitor, runner, context
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_ranks()
 
 
 @dataclass
@@ -141,7 +137,7 @@ class Trainer:
         self.total_steps = min(end for end in ends if end is not None)
         length = Length(total_steps=self.total_steps, steps_per_epoch=self.steps_per_epoch)
         self.schedule = build_schedule(spec.schedule, self.runner.optimizer, length)
-        self.stopped = False
+        self.save_every = spec.checkpoint.every_steps or self.steps_per_epoch
 
     def restore(self) -> None:
         """Go on from the newest checkpoint, where there is one."""
@@ -172,12 +168,10 @@ class Trainer:
         """Take the steps of an epoch from its batch `first` on, and average their loss."""
         self.epoch_loss = [0.0, 0.0]
         batches = self.context.batches(epoch, first)
-        every = self.context.spec.checkpoint.every_steps
         end = min(self.total_steps, (epoch + 1) * self.steps_per_epoch)
         while self.state.step < end:
             self.train_step(epoch, batches)
-            step = self.state.step
-            if every is not None and step % every == 0 and step < self.total_steps:
+            if self.state.step < end and self.state.step % self.save_every == 0:
                 self.save()
         self.events.flush()  # the leader is about to read all ranks' times
         self.state.loss = average_loss(self.epoch_loss, self.context.device)
@@ -216,9 +210,8 @@ class Trainer:
         whole = state.step % self.steps_per_epoch == 0
         scores = self.monitor.epoch_ended(state, epoch, self.schedule, whole=whole)
         self.stopped = self.monitor.ends_run(state, epoch, scores)
-        done = state.step == self.total_steps or self.stopped
-        saves_epochs = self.context.spec.checkpoint.every_steps is None
-        if saves_epochs or done or self.monitor.best_step(state) == state.step:
+        due = state.step % self.save_every == 0 or state.step == self.total_steps
+        if due or self.stopped or self.monitor.best_step(state) == state.step:
             self.save()
         return scores
 
@@ -243,20 +236,18 @@ class ReplicaRunner(ModelRunner):
         context, batch = self.context, step.batch
         self.optimizer.zero_grad()
         counts = len(batch.indices) > 0  # a rank without samples stays in step, and counts 0
-        if context.spec.sync_batch_norm:
-            set_counts(self.model, counts)
         total, predictions = 0.0, 0
         for index, (piece, (inputs, targets)) in enumerate(batch.fetch()):
             last = index == len(batch.cut) - 1
             if index == 0:
                 step.clock.data_ready()
-            count = context.loss.count(targets)
-            of_all_ranks = batch.total * count / len(piece)
-            with contextlib.nullcontext() if last else self.strategy.no_sync():
+            pausing = contextlib.nullcontext() if last else self.strategy.no_sync()
+            with pausing, keep_statistics(self.model, unless=counts):
                 with context.autocast():
                     summed = context.loss.summed(call_model(self.strategy.module, inputs), targets)
-                loss = summed.item()
-                check_loss(loss / count, self, step, inputs)
+                loss, count = summed.item(), context.loss.count(targets)
+                of_all_ranks = batch.total * (1 if context.counts_vary else count / len(piece))
+                check_loss(loss / max(1, count), self, step, inputs)
                 if last and context.delay_s:
                     time.sleep(context.delay_s)
                 (summed * (counts * context.axes.mesh.data / of_all_ranks)).backward()
@@ -264,6 +255,8 @@ class ReplicaRunner(ModelRunner):
             predictions += counts * count
         since = self.strategy.blocked_from or time.monotonic_ns()
         self.strategy.finish()  # waits until all ranks' gradients are averaged
+        if context.counts_vary:  # so far the mean is over samples
+            self.scale_gradients(batch.total / context.count_all(predictions))
         step.clock.blocked_since(since)
         return Loss(total=total, predictions=predictions)
 

@@ -10,7 +10,7 @@
 
 One step:
 
-    1. begin      every owner forgets its last gradients and sets its learning rate
+    1. begin      every owner forgets its last gradients
     2. forward    microbatches leave one after the other; the parts pass them on (see `parts`)
     3. loss       on the leader, from the logits that come back
     4. backward   one call; distributed autograd follows the calls back, over all ranks
@@ -111,7 +111,6 @@ class RpcModel:
         loss: SumLoss,
         scale: float,
         *,
-        lr: float | None = None,
         seed: int | None = None,
     ) -> list[float]:
         """Take one step, and return the loss of each microbatch, not scaled.
@@ -121,13 +120,12 @@ class RpcModel:
             loss: sums over predictions. Runs on the leader before backward: what it raises ends the
                 step with all weights as they were.
             scale: what gradients are multiplied by: 1 ÷ the predictions of all microbatches.
-            lr: the learning rate from now on; None: as it was.
             seed: of this step's random numbers, such as dropout's; None: they just go on.
         """
         if not microbatches:
             raise UsageError("a step needs at least one microbatch, got none")
         with self._agents.watching(), dist_autograd.context() as context:
-            begun = [ask(ref, _begin, lr) for ref in self._optimizers.remote_optimizers]  # (1)
+            begun = [ask(ref, _begin) for ref in self._optimizers.remote_optimizers]  # (1)
             seeds = [
                 None if seed is None else seed * 1_000_003 + number
                 for number in range(len(microbatches))
@@ -195,12 +193,9 @@ class RpcModel:
         wait_all([ask(part, Part.clip_gradients, most, norm) for part in self.parts])
 
 
-def _begin(local: Any, lr: float | None) -> None:
+def _begin(local: Any) -> None:
     """Do on an owner what DistributedOptimizer lacks; `local` is torch's _LocalOptimizer."""
     local.optim.zero_grad()
-    if lr is not None:
-        for group in local.optim.param_groups:
-            group["lr"] = lr
 
 
 @contextlib.contextmanager

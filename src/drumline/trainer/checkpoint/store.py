@@ -18,6 +18,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -192,13 +193,9 @@ class CheckpointStore:
         fsync(sealed)
         fsync(draft)
         final = self.path_of(state.step)
-        try:
-            _read(final)
-        except _DAMAGED:
-            shutil.rmtree(final, ignore_errors=True)
-            draft.rename(final)
-        else:  # the same step again, after a restart: the same weights
-            shutil.rmtree(draft)
+        with suppress(OSError):  # the same step again, which may know more: the old one goes below
+            final.rename(draft.with_name(f"{draft.name}-before"))
+        draft.rename(final)
         fsync(self._folder)
         left = self._folder.glob(".draft-*")  # by a killed writer
         spared = None if self.best is None else self.path_of(self.best)

@@ -7,26 +7,29 @@
 
 A name is one that is built in, one of an installed package (an entry point of the group
 `drumline.loggers`, whose value is `package.module:factory`), or the user's own factory. A logger
-that fails does not end the run: it is noted, and not called again.
+that fails does not end the run: it is noted, and not called again. Each is called on a thread of
+its own, one call after the other, so that no rank waits for a service that is slow.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Protocol
 
-from drumline.core.factory import FactoryKind
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.spec.learning import LOGGER_GROUP, LOGGERS, LoggerSpec, require_loggers
 from drumline.spec.load import flatten_keys
 from drumline.spec.run_spec import RunSpec
 
-_GIVEN = ("run_dir", "name", "spec")
-_KIND = FactoryKind(
-    what="logger", returns="an object with log and finish", key="loggers", given=_GIVEN
-)
+FINISH_S = 60.0
+"""how long a run that has ended waits for its loggers"""
+_FAILED_S = 10.0
+_KIND = LoggerSpec.factories
 
 
 class Logger(Protocol):
@@ -39,37 +42,61 @@ class Logger(Protocol):
         """Take the run's summary, or None if it failed, and let go of everything."""
 
 
+class _LoggerThread(Thread):
+    """Makes a logger's calls in their order, until one fails or has been its last."""
+
+    def __init__(self, name: str, logger: Logger) -> None:
+        super().__init__(name=f"logger {name}", daemon=True)
+        self.logger = logger
+        self.calls: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = SimpleQueue()
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Make the calls."""
+        called: Callable[..., None] | None = None
+        while called != self.logger.finish:
+            called, arguments = self.calls.get()
+            try:
+                called(*arguments)
+            except Exception as error:
+                self.error = error
+                break
+
+
 class Loggers:
     """The loggers of a run; empty on all ranks but the first."""
 
     def __init__(self, events: EventWriter) -> None:
-        self._loggers: list[tuple[str, Logger]] = []
+        self._threads: list[_LoggerThread] = []
         self._events = events
 
     def __bool__(self) -> bool:
-        return bool(self._loggers)
+        return bool(self._threads)
 
     def add(self, name: str, logger: Logger) -> None:
         """Add a logger under the name that notes call it by."""
-        self._loggers.append((name, logger))
+        self._threads.append(_LoggerThread(name, logger))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Give numbers to all loggers."""
-        for entry in list(self._loggers):
-            try:
-                entry[1].log(step, values)
-            except Exception as error:
-                self._loggers.remove(entry)
-                self._note(entry[0], error)
+        """Give numbers to all loggers; does not wait for them."""
+        self._note_failures()
+        for thread in self._threads:
+            thread.calls.put((thread.logger.log, (step, values)))
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
-        """End all loggers."""
-        ended, self._loggers = self._loggers, []
-        for name, logger in ended:
-            try:
-                logger.finish(summary)
-            except Exception as error:
-                self._note(name, error)
+        """End all loggers; waits for them, but not for ever."""
+        for thread in self._threads:
+            thread.calls.put((thread.logger.finish, (summary,)))
+        within_s = _FAILED_S if summary is None else FINISH_S
+        until = time.monotonic() + within_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._note_failures()
+        for thread in filter(Thread.is_alive, self._threads):
+            text = f"{thread.name} was not done {within_s:g} s after the run; it may lack numbers"
+            self._events.write("note", text=text)
+        self._threads = []
 
     @contextlib.contextmanager
     def ended_by_failure(self) -> Iterator[None]:
@@ -80,10 +107,12 @@ class Loggers:
             self.finish(None)
             raise
 
-    def _note(self, name: str, error: Exception) -> None:
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        text = f"logger {name} failed ({said}); the run goes on without it"
-        self._events.write("note", text=text)
+    def _note_failures(self) -> None:
+        for thread in [thread for thread in self._threads if thread.error is not None]:
+            said = f"{type(thread.error).__name__}: {thread.error}".splitlines()[0]
+            text = f"{thread.name} failed ({said}); the run goes on without it"
+            self._events.write("note", text=text)
+            self._threads.remove(thread)
 
 
 def build_loggers(

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from drumline.comm import LOOPBACK, Meter
+from drumline.comm import LOOPBACK, Meter, members_of
 from drumline.comm.meter import Span, Work
 from drumline.core.errors import UsageError
 from drumline.data import BatchPlan, BatchSampler, Dataset, LocalBatch, build_dataset
@@ -40,7 +40,7 @@ from drumline.parallel.strategy import Strategy, build_strategy
 from drumline.spec.learning import MetricSpec, default_loss, default_metrics
 from drumline.spec.parts import SlowRank
 from drumline.spec.run_spec import RunSpec
-from drumline.trainer.loss import LossFunction, build_loss
+from drumline.trainer.loss import LossFunction, build_loss, counts_vary
 from drumline.trainer.metrics import Metric, build_metric
 from drumline.trainer.rank import RankInfo
 
@@ -61,6 +61,8 @@ class TrainContext:
     """of the whole model"""
     meter: Meter
     loss: LossFunction
+    counts_vary: bool
+    """whether only the copies' counts together tell how many predictions a step's loss is of"""
     metrics: tuple[Metric, ...]
     delay_s: float
     """how long this rank sleeps in each step, where it is slowed on purpose"""
@@ -83,11 +85,12 @@ class TrainContext:
 
         They are what is accumulated, or the microbatches of a model that is cut by layers. gd's
         step over all samples is first cut into chunks of data.batch. Where there are no samples,
-        there is one piece with any one, whose loss counts 0: so the ranks stay in step.
+        there is one piece with any one, whose loss counts 0: so the ranks stay in step. It is there
+        twice: batch norm asks for two.
         """
         pieces = self.spec.accumulate * self.spec.microbatches
         if len(indices) == 0:
-            return [np.zeros(1, dtype=np.int64)]
+            return [np.zeros(2, dtype=np.int64)]
         if self.spec.optimizer.name == "gd":
             pieces *= -(-len(indices) * self.axes.mesh.data // self.spec.data.batch)
         return np.array_split(indices, min(pieces, len(indices)))
@@ -103,6 +106,16 @@ class TrainContext:
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+
+    def count_all(self, own: int) -> float:
+        """Add up the predictions of all copies, at least 1; every rank calls this and blocks."""
+        total = torch.tensor(own, dtype=torch.float64, device=self.device)
+        if self.axes.data is not None:
+            arrived = time.monotonic_ns()
+            dist.all_reduce(total, group=self.axes.data)
+            # one number is no traffic
+            self.meter.record("count", 0, arrived, members_of(self.axes.data))
+        return max(1.0, float(total))
 
     def autocast(self) -> torch.autocast:
         """Compute the forward pass in bf16, where the spec says so."""
@@ -158,12 +171,7 @@ def build_context(
         seed=spec.seed,
         in_order=data.train.in_order,
     )
-    by_torch = spec.strategy.engine == "torch" and spec.axes.splits_model
-    if by_torch and device.type == "cuda" and dist.get_backend() != "nccl":
-        raise UsageError(
-            f"strategy.engine=torch sends GPU tensors, which {dist.get_backend()} cannot and NCCL "
-            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
-        )
+    check_backend(spec, dist.get_backend(), device)
     postpone_dynamo()
     check_groups(spec.optimizer, (name for name, _ in model.named_parameters()))
     loss = spec.loss or default_loss(data.task)
@@ -179,10 +187,29 @@ def build_context(
         parameters=parameter_count(model),
         meter=Meter(),
         loss=build_loss(loss, device),
+        counts_vary=counts_vary(loss, spec.data, data.train),
         metrics=tuple(map(build_metric, metrics)),
         delay_s=spec.slow_ranks.get(rank.rank, SlowRank()).delay_ms / 1000,
         leader=leader,
     )
+
+
+def check_backend(spec: RunSpec, backend: str, device: torch.device) -> None:
+    """Raise a UsageError for what the backend that was chosen cannot do on this device."""
+    strategy = spec.strategy
+    by_torch = strategy.engine == "torch" and spec.axes.splits_model
+    if by_torch and device.type == "cuda" and backend != "nccl":
+        raise UsageError(
+            f"strategy.engine=torch sends GPU tensors, which {backend} cannot and NCCL "
+            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
+        )
+    overlaps = strategy.kind != "ddp" and strategy.bucketed and strategy.of == "gradients"
+    if spec.sync_batch_norm and overlaps and backend == "nccl":
+        raise UsageError(
+            f"strategy={strategy.kind} sends buckets from a thread of its own, and NCCL may hang "
+            f"where sync_batch_norm adds up meanwhile, in another order on each GPU; set "
+            f"strategy=ddp, or strategy.bucketed=false"
+        )
 
 
 def check_scores(spec: RunSpec, metrics: Sequence[MetricSpec]) -> None:
@@ -321,6 +348,12 @@ class ModelRunner(ABC):
     def close(self) -> None:  # noqa: B027  most have nothing to let go of
         """Let go of the other ranks, once nothing more is to be computed."""
 
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply all gradients."""
+        for param in self.model.parameters():
+            if param.grad is not None:
+                param.grad.mul_(factor)
+
     def clip_gradients(self) -> None:
         """Scale the gradient down to the spec's clip_norm, where the whole model's is larger."""
         limit = self.context.spec.clip_norm
@@ -334,7 +367,16 @@ class ModelRunner(ABC):
 
 def call_model(model: nn.Module, inputs: Inputs) -> Tensor:
     """Call a model with its input, or with several."""
-    outputs: Tensor = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    try:
+        outputs: Tensor = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    except ValueError as error:
+        if "Expected more than 1 value per channel" not in str(error):
+            raise
+        raise UsageError(
+            "batch norm normalises by the samples of a rank's piece of the batch, and one has a "
+            "single sample; set sync_batch_norm=true, or another data.batch, so that each rank has "
+            "two samples of an epoch's last batch, too"
+        ) from error
     return outputs
 
 

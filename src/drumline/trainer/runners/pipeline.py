@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from drumline.comm import Channel, members_of
 from drumline.data.splits import Inputs
 from drumline.optim import build_optimizer
+from drumline.parallel.batch_norm import keep_statistics
 from drumline.parallel.pipeline.engine import TorchEngine
 from drumline.parallel.pipeline.executor import Executor
 from drumline.parallel.shard_spec import describe_shard
@@ -59,10 +60,13 @@ class PipelineRunner(ModelRunner):
         step.clock.data_ready()
         predictions = sum(self.context.loss.count(targets) for _, targets in microbatches)
         of_all = total * predictions / max(1, len(indices))
+        if self.context.counts_vary:
+            of_all = self.context.count_all(counts * predictions)
         if self.context.delay_s:
             time.sleep(self.context.delay_s)
         scale = counts * self.context.axes.mesh.data / of_all
-        losses = self.engine.train(microbatches, self.loss, scale)  # (2)
+        with keep_statistics(self.model, unless=counts):
+            losses = self.engine.train(microbatches, self.loss, scale)  # (2)
         began = time.monotonic_ns()
         self.strategy.finish()  # (3)
         self.tied.add_up()
@@ -88,7 +92,7 @@ class PipelineRunner(ModelRunner):
         axes = self.context.axes
         last = axes.mesh.pipeline - 1
         if axes.stage == last:
-            check_loss(summed / predictions, self, step, None)
+            check_loss(summed / max(1, predictions), self, step, None)
         if axes.pipeline is None:
             return summed
         total = torch.tensor(summed, dtype=torch.float64, device=self.context.device)

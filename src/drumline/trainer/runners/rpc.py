@@ -122,10 +122,10 @@ class RpcRunner(ModelRunner):
 
         def checked(logits: Tensor, targets: Tensor) -> Tensor:
             summed: Tensor = self.context.loss.summed(logits.to(self.context.device), targets)
-            check_loss(summed.item() / count(targets), self, step, None)
+            check_loss(summed.item() / max(1, count(targets)), self, step, None)
             return summed
 
-        losses = leader.train(microbatches, checked, 1 / predictions, seed=seed)
+        losses = leader.train(microbatches, checked, 1 / max(1, predictions), seed=seed)
         return sum(losses), predictions
 
 
