@@ -242,6 +242,16 @@ def test_libraries_are_known_on_whichever_machine_they_are(path, of_library):
     assert Frame(path=path, line=1, function="f").of_library is of_library
 
 
+def test_hooks_of_the_observer_are_no_place_of_the_program():
+    """Also where there are libraries alone, as in accelerate launch."""
+    hook = '  File "/home/me/drumline/observer/collectives.py", line 255 in waited\n'
+    library = '  File "/home/me/venv/lib/python3.11/site-packages/torch/x.py", line 9 in wait\n'
+    stacks = parse_stacks(
+        0, f"Current thread 0x00007f02 (most recent call first):\n{hook}{library}"
+    )
+    assert str(stacks.place).endswith("torch/x.py:9 in wait")
+
+
 def test_no_answer():
     assert parse_stacks(3, "", "it did not answer") == Stacks(rank=3, silent="it did not answer")
 

@@ -27,6 +27,8 @@ _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.*:")
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)", re.MULTILINE)
 _STARTS = ("drumline/agent/", "drumline/observe.py", "<string>", "<frozen ")
 """by which a program was started: of no interest at the end of its stack"""
+_HOOKS = "drumline/observer/"
+"""where hooks are that the program does not know of"""
 _LIBRARY = re.compile(
     r"-packages/|/lib/python3\.\d+/|^<(frozen |string>)|/drumline/(observe\.py|"
     r"(agent|comm|core|data|interactive|models|observer|optim|parallel|probe|trainer)/)"
@@ -120,7 +122,8 @@ def parse_stacks(rank: int, text: str, silent: str = "") -> Stacks:
             frames = []
         elif match := _FRAME.match(line):
             path, number, function = match.group("path", "line", "function")
-            frames.append(Frame(path=path, line=int(number), function=function))
+            if _HOOKS not in path:
+                frames.append(Frame(path=path, line=int(number), function=function))
     while len(frames) > 1 and any(start in frames[-1].path for start in _STARTS):
         frames.pop()
     return Stacks(rank=rank, main=tuple(frames), text=text)
