@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drumline.core.errors import DataError
+from drumline.core.errors import DataError, UsageError
 from drumline.data import catalogue
 from drumline.data.catalogue import FASHION_MNIST, FILE_NAMES, MNIST, default_folder, find_files
+from drumline.data.check import check_data
 from drumline.data.idx import write_idx
+from drumline.spec.data import DataSpec
 
 
 def fill(folder: Path, suffix: str = ".gz") -> Path:
@@ -89,3 +91,8 @@ def test_default_folder(tmp_path: Path, environ: dict[str, str]) -> None:
     assert default_folder(environ) == tmp_path / "named"
     assert default_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/drumline")
     assert default_folder({}) == Path.home() / ".cache" / "drumline"
+
+
+def test_a_path_that_nothing_is_read_from_is_refused_before_ranks_start(tmp_path):
+    with pytest.raises(UsageError, match="mnist-mini is not read from a folder; leave data.path"):
+        check_data(DataSpec(name="mnist-mini", path=str(tmp_path)))

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.core.errors import DataError
+from drumline.core.errors import DataError, UsageError
 from drumline.data.idx import read_content
+from drumline.spec.data import DataSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,15 @@ DEBIAN = Path("/usr/share/datasets")
 def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of fetched data sets: DRUMLINE_DATA, or else the user's cache."""
     return _folders(environ)[0]
+
+
+def refuse_unused_path(spec: DataSpec) -> None:
+    """Raise a UsageError if a built-in set that is not read from a folder is given one."""
+    if spec.path is not None and spec.name not in PUBLISHED:
+        raise UsageError(
+            f"data.path is given, but {spec.name} is not read from a folder; leave data.path out, "
+            f"or set data.name to {' or '.join(PUBLISHED)}"
+        )
 
 
 def find_files(

@@ -18,12 +18,13 @@ def check_data(spec: DataSpec) -> None:
 
     Raises:
         DataError: a file, folder or published set is missing or cannot be read.
-        UsageError: there is no such column, or a library that reads the data is not installed.
+        UsageError: there is no such column, no use for a path, or a library to read it is missing.
     """
     match spec.form:
         case "built-in":
-            from drumline.data.catalogue import PUBLISHED, find_files
+            from drumline.data.catalogue import PUBLISHED, find_files, refuse_unused_path
 
+            refuse_unused_path(spec)
             if spec.name in PUBLISHED:
                 find_files(PUBLISHED[spec.name], path=spec.path)
         case "table":

@@ -15,8 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from drumline.core.errors import DataError, UsageError
-from drumline.data.catalogue import FILE_NAMES, MNIST, PUBLISHED, Published, find_files, repair
+from drumline.core.errors import DataError
+from drumline.data.catalogue import (
+    FILE_NAMES,
+    MNIST,
+    PUBLISHED,
+    Published,
+    find_files,
+    refuse_unused_path,
+    repair,
+)
 from drumline.data.idx import read_idx
 from drumline.data.own import assemble, build_own, build_text
 from drumline.data.splits import Dataset, ImageSplit
@@ -44,11 +52,7 @@ def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
     """
     if spec.form != "built-in":
         return build_own(spec, seed=seed, dtype=dtype)
-    if spec.path is not None and spec.name not in PUBLISHED:
-        raise UsageError(
-            f"data.path is given, but {spec.name} is not read from a folder; leave data.path out, "
-            f"or set data.name to {' or '.join(PUBLISHED)}"
-        )
+    refuse_unused_path(spec)
     if spec.name == "shakespeare":
         return build_text(spec, {"train": _read_shakespeare()})
     if spec.name == "synthetic":

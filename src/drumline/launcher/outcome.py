@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,8 +86,8 @@ class RunOutcome:
 
     def _read_errors(self) -> list[Event]:
         """The errors of all ranks, earliest first."""
-        logs = self.run.read_rank_events(self.world_size)
-        errors = [error for log in logs for error in _since(log, "start", "error")]
+        logs = self.run.rank_logs(self.world_size)
+        errors = [error for log in logs for error in _since(log.outlines(), "start", "error")]
         reported = {error["rank"] for error in errors}
         for file in self.fallback_events.glob("rank-*.jsonl"):
             told = _since(read_events(file), "start", "error")
@@ -192,7 +193,7 @@ def worker_exits(run: RunDir, nodes: int) -> list[Event]:
     return [exit_ for events in logs for exit_ in _since(events, "agent", "worker_exit")]
 
 
-def _since(events: list[Event], start: EventKind, kind: EventKind) -> list[Event]:
+def _since(events: Iterable[Event], start: EventKind, kind: EventKind) -> list[Event]:
     """The events of one kind since the last start."""
     found: list[Event] = []
     for event in events:

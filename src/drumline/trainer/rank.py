@@ -165,12 +165,15 @@ def _refuse_to_repeat(run: RunDir, attempt: int, world_size: int) -> None:
     """
     if attempt == 0:
         return
-    for events in run.read_rank_events(world_size):
-        for event in reversed(events):
+    for log in run.rank_logs(world_size):
+        error = None
+        for event in log.outlines():
             if event["event"] == "start" and event["attempt"] < attempt:
-                break
-            if event["event"] == "error" and event.get("expected"):
-                raise ERRORS.get(event["type"], DrumlineError)(event["message"])
+                error = None
+            elif event["event"] == "error" and event.get("expected"):
+                error = event
+        if error is not None:
+            raise ERRORS.get(error["type"], DrumlineError)(error["message"])
 
 
 def describe_error(error: BaseException) -> dict[str, object]:
