@@ -55,6 +55,10 @@ BENCHMARKS = (
     Benchmark(name="optimizers", rounds=30, smoke_rounds=2, timeout_s=300),
 )
 
+BY_HAND = ("faults", "healthy")
+"""results of `faults.py`, which takes an hour: --json benchmarks/results/faults.json; and with
+--healthy, healthy.json"""
+
 
 def run(benchmark: Benchmark, folder: Path, *, smoke: bool) -> None:
     """Run one benchmark; its table is written to the folder."""
@@ -74,7 +78,8 @@ def run(benchmark: Benchmark, folder: Path, *, smoke: bool) -> None:
 
 def render(folder: Path) -> str:
     """Make the page out of the results that there are."""
-    found = [folder / f"{benchmark.name}.json" for benchmark in BENCHMARKS]
+    names = (*(benchmark.name for benchmark in BENCHMARKS), *BY_HAND)
+    found = [folder / f"{name}.json" for name in names]
     sections = [markdown(json.loads(path.read_text())) for path in found if path.exists()]
     return "\n".join([HEAD, *sections])
 

@@ -94,5 +94,5 @@ def test_default_folder(tmp_path: Path, environ: dict[str, str]) -> None:
 
 
 def test_a_path_that_nothing_is_read_from_is_refused_before_ranks_start(tmp_path):
-    with pytest.raises(UsageError, match="mnist-mini is not read from a folder; leave data.path"):
+    with pytest.raises(UsageError, match="mnist-mini is not read from a folder"):
         check_data(DataSpec(name="mnist-mini", path=str(tmp_path)))
