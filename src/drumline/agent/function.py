@@ -72,6 +72,8 @@ def _process_group(run: RunDir, rank: RankInfo, backend: str | None) -> Iterator
         register_shm()
         yield
         return
+    if backend == "nccl":  # simulated nodes share this machine's GPUs
+        torch.cuda.set_device(rank.rank)
     timeout_s = default_pg_timeout.total_seconds()
     store = build_store(
         "env",
