@@ -263,7 +263,7 @@ def test_another_thread_has_agents_of_its_own():
         (
             {"backend": "nccl", "workers": 3},
             UsageError,
-            "a GPU for each of 3 ranks, and there are 2",
+            "for each of 3 ranks, and there are 2",
         ),
         ({"kwargs": {"x": threading.Lock()}}, UsageError, "cannot send sum_of_ranks to ranks"),
     ],

@@ -218,10 +218,10 @@ class LogTail:
             lines = lines[lines[0] == self._shown :]
             self._shown = None
         seen, now = _last_drawn(self._pending), time.monotonic()
-        if seen.strip() and seen != self._shown:
-            if to_the_end or (b"\r" in self._pending and now > self._bar_due):
-                self._shown, self._bar_due = seen, now + _BAR_EVERY_S
-                lines.append(seen)
+        due = to_the_end or (b"\r" in self._pending and now > self._bar_due)
+        if due and seen.strip() and seen != self._shown:
+            self._shown, self._bar_due = seen, now + _BAR_EVERY_S
+            lines.append(seen)
         if lines:
             self._print(console, lines)
 

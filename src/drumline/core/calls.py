@@ -85,7 +85,7 @@ class CallFiles:
         return [rank for rank in range(ranks) if not self._path(f"result-{rank}").exists()]
 
     def write_error(self, rank: int, error: BaseException) -> None:
-        """Leave the exception that a rank raised, where it can be pickled, and the disk has room."""
+        """Leave the exception that a rank raised, where it can be pickled and written."""
         with contextlib.suppress(Exception):
             content = _pickle(error, "")
             pickle.loads(content)  # an __init__ with other arguments fails only here

@@ -99,7 +99,7 @@ def launch(
         late = False
         try:
             _follow(run, task, agents, plans, None if timeout_s is None else spec.timeout_s)
-        except (WorkerError, _TimeIsUp) as error:
+        except (WorkerError, _TimeIsUpError) as error:
             if not plans:
                 agents.warm_up()  # they have ended with the failure; the next call wants them soon
             if isinstance(error, WorkerError):
@@ -107,12 +107,12 @@ def launch(
                 raise raised from (None if raised is error else error)
             late = True
         if missing := files.missing_results(ranks):
-            error = _late(missing, ranks, spec.timeout_s) if late else _silent(missing)
-            raise _raised_on_rank(error, files)
+            absent = _late(missing, ranks, spec.timeout_s) if late else _silent(missing)
+            raise _raised_on_rank(absent, files)
         return [files.read_result(rank) for rank in range(ranks)]
 
 
-class _TimeIsUp(Exception):
+class _TimeIsUpError(Exception):
     """Ranks have not ended in time; they may have returned all the same."""
 
 
@@ -142,7 +142,7 @@ def _follow(
         for _ in polls:
             show()
             if time.monotonic() > deadline:
-                raise _TimeIsUp
+                raise _TimeIsUpError
 
 
 def _check_numbers(
