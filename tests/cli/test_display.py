@@ -6,7 +6,14 @@ import time
 import pytest
 from rich.console import Console
 
-from drumline.cli.display import LiveTable, PlainLines, build_display, step_line
+from drumline.cli.display import (
+    LiveTable,
+    LogTail,
+    PlainLines,
+    build_display,
+    draw_ranks,
+    step_line,
+)
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.report.progress import RunProgress
 from drumline.spec.load import load_spec
@@ -186,7 +193,7 @@ def test_the_live_table_fits_eighty_columns(run, writers):
         steps(writers, range(999_990, 999_999))
         display.update()
         plain = console()
-        plain.print(display._draw())
+        plain.print(draw_ranks(display.progress, "demo", width=80))
     drawn = text_of(plain)
     assert "…" not in drawn
     for word in ("rank", "step", "loss", "samples/s", "999998/1000000", "128 samples/s"):
@@ -201,3 +208,32 @@ def test_a_terminal_is_given_back(run, writers):
         steps(writers, [1])
     drawn = text_of(shown)
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")  # the cursor is visible again
+
+
+def test_a_progress_bar_in_a_log_is_a_line_a_second(tmp_path, monkeypatch):
+    log, shown, clock = tmp_path / "rank-0.log", console(), [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    tail = LogTail(log, "[0]")
+    with log.open("ab", buffering=0) as file:
+        for chunk, passed in (
+            (b"\r 0%\r 1%", 0),
+            (b"\r 2%", 0.1),
+            (b"\r 3%", 1.2),
+            (b"", 2),  # it stands still
+            (b"\r100%", 0.1),
+            (b"\nloss ", 2),  # not a bar: waits for its end
+            (b"0.5\r\n\r 50%", 0.1),
+            (b"\r    \r", 2),  # leaves nothing
+            (b"done\n\n", 2),
+            (b"\r outer 1/2\n\r inner 1\x1b[A", 2),  # bars below each other
+            (b"\n\r inner 2\x1b[A\n\r inner 3\x1b[A", 2),
+            (b"\r outer 2/2", 0.1),
+        ):
+            file.write(chunk)
+            clock[0] += passed
+            tail.print_new(shown)
+    tail.print_new(shown, to_the_end=True)
+    tail.print_new(shown, to_the_end=True)
+    told = [line.removeprefix("[0] ") for line in text_of(shown).splitlines()]
+    bars = [" 1%", " 3%", "100%", "loss 0.5", " 50%", "done", ""]
+    assert told == [*bars, " outer 1/2", " inner 1", " inner 3", " outer 2/2"]

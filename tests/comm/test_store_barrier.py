@@ -35,6 +35,20 @@ def test_those_who_do_not_come_are_named(run_ranks, tmp_path):
     assert fields == {"rank": 1}
 
 
+def tell(rank, world_size, path):
+    barrier = StoreBarrier(dist.FileStore(path, -1), rank=rank, world_size=world_size)
+    told = []
+    for call in range(3):
+        time.sleep(0.1 * rank * call)  # the others must not take an earlier answer for this one
+        told.append(barrier.all_gather("say", f"{rank}.{call}", 20))
+    return told
+
+
+def test_each_call_has_answers_of_its_own(run_ranks, tmp_path):
+    expected = [[f"{rank}.{call}" for rank in range(2)] for call in range(3)]
+    assert run_ranks(tell, 2, str(tmp_path / "barrier")) == [expected] * 2
+
+
 def agree(rank, world_size, folder):
     """Each rank's words; what is said of them, and by whom it must be."""
     said = []

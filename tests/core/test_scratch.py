@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import drumline.core.scratch as scratch_module
 from drumline.core.errors import DrumlineError
 from drumline.core.scratch import Scratch
 
@@ -77,6 +78,38 @@ def test_folders_of_others_stay(temporary):
     with Scratch():
         assert (temporary / "drumline-my-clone" / "README").exists()
         assert (temporary / "drumline-a-file").exists()
+
+
+def dead_folder(path):
+    path.mkdir(parents=True)
+    (path / ".drumline-scratch").touch()
+    (path / "file").touch()
+    return path
+
+
+def test_a_link_to_a_folder_of_ours_is_not_followed(temporary):
+    dead = dead_folder(temporary / "elsewhere" / "drumline-dead")
+    (temporary / "drumline-x").symlink_to(dead)
+    assert scratch_module.sweep() == []
+    assert (dead / "file").exists()
+
+
+def test_a_folder_that_is_swapped_for_a_link_is_not_followed(temporary, monkeypatch):
+    dead, home = dead_folder(temporary / "drumline-x"), temporary / "home"
+    home.mkdir()
+    (home / "thesis").touch()
+    usual = scratch_module._hold
+
+    def hold_and_swap(*args):
+        lock = usual(*args)
+        dead.rename(temporary / "aside")
+        dead.symlink_to(home)
+        return lock
+
+    monkeypatch.setattr(scratch_module, "_hold", hold_and_swap)
+    assert scratch_module.sweep() == []
+    assert (home / "thesis").exists()
+    assert list((temporary / "aside").iterdir()) == []
 
 
 def test_a_removal_that_was_cut_short_is_finished_by_the_next(temporary):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import sys
 import threading
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -59,7 +62,7 @@ def test_each_rank_returns_what_it_computed(capsys):
 
 def test_the_environment_is_that_of_torchrun():
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    found = launch(lambda: [os.environ[name] for name in names], workers=2)
+    found = launch(lambda: [os.environ[name] for name in names], workers="2")  # as a spec has it
     assert found == [["0", "0", "2", "2"], ["1", "1", "2", "2"]]
 
 
@@ -185,10 +188,45 @@ def test_ranks_that_take_too_long_are_ended():
             threading.Event().wait(60)
         return os.getpid()
 
-    with pytest.raises(RankTimeoutError, match=r"ranks? 0.* had not ended after 2 s") as raised:
-        launch(wait, timeout_s=2)
+    told = r"ranks? 0.* had not ended after 2 s, so all 2 ranks were ended"
+    with pytest.raises(RankTimeoutError, match=told) as raised:
+        launch(wait, timeout_s="2")
     assert isinstance(raised.value, TimeoutError)
     assert 0 in raised.value.fields["ranks"]
+
+
+@pytest.mark.slow
+def test_results_count_though_a_process_takes_its_time_to_end():
+    class Slow:
+        def __del__(self):
+            time.sleep(60)
+
+    def leave_a_cycle():
+        slow = Slow()
+        slow.me = slow
+        return dist.get_rank()
+
+    launch(os.getpid)  # from now on it is quick
+    assert launch(leave_a_cycle, timeout_s=10) == [0, 1]
+
+
+def test_a_rank_that_ends_without_returning_is_named():
+    with pytest.raises(WorkerError, match=r"ranks 0 and 1 ended without returning") as raised:
+        launch(lambda: os._exit(0), backend=None)
+    assert raised.value.rank == 0
+
+
+def test_a_progress_bar_is_told_while_it_grows(capsys):
+    def draw():
+        for step in range(41):
+            sys.stderr.write(f"\r{step}/40")
+            time.sleep(0.05)
+        sys.stderr.write("\n")
+
+    launch(draw, workers=1, backend=None)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1] == "[0] 40/40"
+    assert 2 <= len(shown) <= 6  # of 41, and not the last alone
 
 
 def test_simulated_nodes_have_links():
@@ -221,10 +259,17 @@ def test_another_thread_has_agents_of_its_own():
         ({"link": "1gbit"}, UsageError, "links join simulated nodes"),
         ({"nodes": 2, "link": "fast"}, SpecError, "link.rate: expected a rate"),
         ({"backend": "glo"}, UsageError, "did you mean 'gloo'"),
+        ({"timeout_s": -1}, SpecError, "timeout_s is -1, but must be 1 or more"),
+        (
+            {"backend": "nccl", "workers": 3},
+            UsageError,
+            "for each of 3 ranks, and there are 2",
+        ),
         ({"kwargs": {"x": threading.Lock()}}, UsageError, "cannot send sum_of_ranks to ranks"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_starts(options, error, sentence):
+def test_wrong_arguments_are_refused_before_anything_starts(options, error, sentence, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(error, match=sentence):
         launch(sum_of_ranks, **options)
 
@@ -238,3 +283,14 @@ def test_a_file_that_another_user_could_have_written_is_not_read(tmp_path):
     file.chmod(0o660)
     with pytest.raises(RunDirError, match="could have been written by another user"):
         files.read_call()
+
+
+def test_an_exception_that_has_no_room_on_the_disk_stays_what_it_is(tmp_path, monkeypatch):
+    files = CallFiles(tmp_path / "call")
+    monkeypatch.setattr(Path, "rename", _disk_is_full)
+    files.write_error(0, OwnError("the sky fell"))
+    assert files.read_error(0) is None
+
+
+def _disk_is_full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import time
 
@@ -86,14 +85,16 @@ class Kernel:
         self._manager.restart_kernel(now=now)
         self.connect()
 
+    def started(self):
+        """Processes that it has started and that live."""
+        return [each for each in self.command._marked() if not each.startswith(f"{self.pid}:")]
+
     def left_behind(self):
-        """Processes that it has started and that live, once they have had time to end."""
+        """Those that live once they have had time to end."""
         deadline = time.monotonic() + 10
-        while True:
-            found = [each for each in self.command._marked() if not each.startswith(f"{self.pid}:")]
-            if not found or time.monotonic() > deadline:
-                return found
+        while (found := self.started()) and time.monotonic() < deadline:
             time.sleep(0.05)
+        return found
 
     def close(self):
         self._client.stop_channels()
@@ -189,7 +190,10 @@ def test_a_restarted_kernel_leaves_no_process(kernel, now):
         kernel.run_until(f"{IMPORT}\n{WAIT}", "[0] waiting")
     else:
         kernel.run(f"{IMPORT}\ndrumline.launch(os.getpid)")
-    assert kernel.command._marked()
+    before = kernel.pid
+    assert kernel.started()
     kernel.restart(now=now)
-    assert kernel.left_behind() == []
-    assert os.path.exists(f"/proc/{kernel.pid}")
+    assert kernel.left_behind() == []  # of the old kernel or its ranks
+    assert kernel.pid != before
+    assert kernel.run("print('a fresh one')")[0][1]["text"] == "a fresh one\n"
+    assert kernel.started() == []

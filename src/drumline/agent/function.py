@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
+from drumline.comm.gloo_threads import rest_before_destroying
 from drumline.comm.group import Backend, join_group, pin_interface
 from drumline.comm.shm.group import register_shm
 from drumline.comm.store import LOOPBACK, StoreBarrier, build_store
@@ -40,6 +41,7 @@ def call_function(run: RunDir, folder: Path, *, workers: int) -> None:
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, count_cores() // workers))
         postpone_dynamo()  # an optimizer would load it, for seconds
+        rest_before_destroying()
         call, backend = files.read_call()  # (1)
         with _process_group(run, rank, backend):  # (2)
             try:
@@ -50,7 +52,7 @@ def call_function(run: RunDir, folder: Path, *, workers: int) -> None:
                 raise
             files.write_result(rank.rank, result)  # (4)
             del call, result
-            gc.collect()  # DDP's destructor must not meet gloo's threads
+            gc.collect()  # what is left of DDP goes before the group
 
 
 @contextlib.contextmanager
@@ -72,6 +74,8 @@ def _process_group(run: RunDir, rank: RankInfo, backend: str | None) -> Iterator
         register_shm()
         yield
         return
+    if backend == "nccl":  # simulated nodes share this machine's GPUs
+        torch.cuda.set_device(rank.rank)
     timeout_s = default_pg_timeout.total_seconds()
     store = build_store(
         "env",

@@ -56,6 +56,7 @@ class WarmServer:
     def __init__(self, preload: str, stdin: int) -> None:
         self._preload = preload
         self._stdin = stdin
+        self._asked = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -67,13 +68,12 @@ class WarmServer:
                 stdin=self._stdin,
                 pass_fds=(theirs.fileno(),),
             )
-        with ours:
-            self._link = ours.makefile("rw")
+        with ours:  # one file for both would drop what was read ahead when something is written
+            self._requests, self._answers = ours.makefile("w"), ours.makefile("r")
 
     def start(self, note: Path, **what: object) -> WarmProcess:
         """Start a process; `what` are arguments of `run_worker`, `note` is its ending note."""
         if self._process.poll() is not None:
-            self._link.close()
             self._begin()
         note.unlink(missing_ok=True)
         pid = self.ask(start={**what, "note": str(note)})
@@ -87,11 +87,14 @@ class WarmServer:
 
     def ask(self, **request: object) -> int | None:
         """Ask the server for a number; -SIGKILL where it is gone, and all it started with it."""
+        self._asked += 1
         with contextlib.suppress(OSError, ValueError):
-            self._link.write(json.dumps(request) + "\n")
-            self._link.flush()
-            number: int | None = json.loads(self._link.readline())
-            return number
+            self._requests.write(json.dumps([self._asked, request]) + "\n")
+            self._requests.flush()
+            asked, answer = 0, None
+            while asked != self._asked:  # a signal's handler may have left an earlier one unread
+                asked, answer = json.loads(self._answers.readline())
+            return answer
         return -signal.SIGKILL
 
 
@@ -131,8 +134,7 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal to it and to those of its children that stayed in its process group."""
         if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+            _send_to_group(self.pid, number)
 
     def _read_note(self) -> int | None:
         """Return the exit code that it has noted; ends it where that was too long ago."""
@@ -155,9 +157,9 @@ def serve(descriptor: int, preload: str, last: list[Callable[[], None]]) -> Call
     die_with_parent()
     _load(preload)
     server, started = os.getpid(), []
-    with socket.socket(fileno=descriptor) as link, link.makefile("rw") as lines:
-        for line in lines:
-            request = json.loads(line)
+    with socket.socket(fileno=descriptor) as link, link.makefile("r") as requests:
+        for line in requests:
+            asked, request = json.loads(line)
             answer = None
             if "start" in request:
                 answer = os.fork()
@@ -168,8 +170,7 @@ def serve(descriptor: int, preload: str, last: list[Callable[[], None]]) -> Call
                 answer = _exit_code(request["poll"])
             else:
                 _end(started)
-            lines.write(json.dumps(answer) + "\n")
-            lines.flush()
+            link.sendall(json.dumps([asked, answer]).encode() + b"\n")
         else:
             os._exit(0)  # the agent has ended
     os.setsid()
@@ -199,7 +200,15 @@ def _exit_code(pid: int) -> int | None:
 
 def _end(started: list[int]) -> None:
     for pid in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+        _send_to_group(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     started.clear()
+
+
+def _send_to_group(pid: int, number: int) -> None:
+    """Send a signal to a process and its group; one that was just forked does not lead one yet."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -37,7 +37,9 @@ from drumline.report.tables import (
 from drumline.spec.run_spec import RunSpec
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+_UP_AND_DOWN = re.compile(rb"(?:\x1b\[A)+\n+")  # how a bar below another is drawn over
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_BAR_EVERY_S = 1.0
 _LINE_EVERY_S = 5.0
 _QUIET_S = 10.0
 """how often a line is printed where nobody sees a bar"""
@@ -131,30 +133,29 @@ class LiveTable(Display):
         """Read what is new and redraw."""
         super().update()
         if self.progress.total_steps is not None:
-            self._live.update(self._draw())
+            self._live.update(draw_ranks(self.progress, self._title, width=self._console.width))
 
-    def _draw(self) -> Group:
-        progress = self.progress
-        table = Table(title=self._title, title_justify="left", box=SIMPLE_HEAD)
-        first = ("node", "rank") if progress.nodes > 1 else ("rank",)
-        for name in (*first, "step", "loss", "samples/s"):
-            table.add_column(name, justify="right", min_width=4 if name in first else 9)
-        table.add_column("time")
-        ledger = progress.ledger()
-        bar = max(4, min(BAR_WIDTH, self._console.width - _COLUMNS_BESIDE_BAR))
-        for rank, row in zip(progress.ranks, ledger.ranks, strict=True):
-            node = rank.rank * progress.nodes // len(progress.ranks)
-            table.add_row(
-                *(str(node), str(rank.rank))[-len(first) :],
-                f"{rank.step}/{progress.total_steps}",
-                "" if rank.loss is None else f"{rank.loss:.4f}",
-                f"{rank.samples_per_s:,.0f}",
-                time_bar(row, bar),
-            )
-        eta = "" if progress.eta_s is None else f"   about {format_seconds(progress.eta_s)} left"
-        return Group(
-            table, time_bar_legend() + Text(f"{progress.samples_per_s:,.0f} samples/s{eta}")
+
+def draw_ranks(progress: RunProgress, title: str, *, width: int) -> Group:
+    """Draw a row per rank, for a display that is so wide."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    first = ("node", "rank") if progress.nodes > 1 else ("rank",)
+    for name in (*first, "step", "loss", "samples/s"):
+        table.add_column(name, justify="right", min_width=4 if name in first else 9)
+    table.add_column("time")
+    ledger = progress.ledger()
+    bar = max(4, min(BAR_WIDTH, width - _COLUMNS_BESIDE_BAR))
+    for rank, row in zip(progress.ranks, ledger.ranks, strict=True):
+        node = rank.rank * progress.nodes // len(progress.ranks)
+        table.add_row(
+            *(str(node), str(rank.rank))[-len(first) :],
+            f"{rank.step}/{progress.total_steps}",
+            "" if rank.loss is None else f"{rank.loss:.4f}",
+            f"{rank.samples_per_s:,.0f}",
+            time_bar(row, bar),
         )
+    eta = "" if progress.eta_s is None else f"   about {format_seconds(progress.eta_s)} left"
+    return Group(table, time_bar_legend() + Text(f"{progress.samples_per_s:,.0f} samples/s{eta}"))
 
 
 def _epoch_line(event: Event, progress: RunProgress) -> str:
@@ -182,25 +183,64 @@ def step_line(progress: RunProgress) -> str:
     return f"step {progress.step}/{progress.total_steps}{shown}{eta}"
 
 
+@contextlib.contextmanager
+def followed_logs(run: RunDir, ranks: int, console: Console) -> Iterator[Callable[[], None]]:
+    """Give what prints the new lines of all ranks, and print the last ones in the end."""
+    tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(ranks)]
+
+    def show(*, to_the_end: bool = False) -> None:
+        for tail in tails:
+            tail.print_new(console, to_the_end=to_the_end)
+
+    try:
+        yield show
+    finally:
+        show(to_the_end=True)
+
+
 class LogTail:
-    """Prints what a growing log gained since the last look."""
+    """Prints what a growing log gained since the last look.
+
+    A progress bar draws over itself by carriage returns: about once a second it is a line.
+    """
 
     def __init__(self, path: Path, prefix: str) -> None:
         self._log = GrowingFile(path)
         self._prefix = Text(f"{prefix} ", style=_COLORS[sum(prefix.encode()) % len(_COLORS)])
+        self._pending = b""  # of a line that has not ended, what is still seen
+        self._shown: str | None = None  # of that line
+        self._bar_due = 0.0
 
     def print_new(self, console: Console, *, to_the_end: bool = False) -> None:
-        """Print the whole lines that were added; `to_the_end`: also a last one without newline."""
-        chunk = self._log.read(to_the_end=to_the_end)
-        if not chunk:
-            return
+        """Print the lines that have ended since; `to_the_end`: also a last one without newline."""
+        chunk = _UP_AND_DOWN.sub(b"", self._pending + self._log.read(to_the_end=True))
+        *ended, pending = chunk.split(b"\n")
+        self._pending = pending[max(0, pending.rstrip(b"\r").rfind(b"\r")) :]
+        lines = [_last_drawn(line) for line in ended]
+        if ended:
+            lines = lines[lines[0] == self._shown :]
+            self._shown = None
+        seen, now = _last_drawn(self._pending), time.monotonic()
+        due = to_the_end or (b"\r" in self._pending and now > self._bar_due)
+        if due and seen.strip() and seen != self._shown:
+            self._shown, self._bar_due = seen, now + _BAR_EVERY_S
+            lines.append(seen)
+        if lines:
+            self._print(console, lines)
+
+    def _print(self, console: Console, lines: list[str]) -> None:
+        """Print with the colours, where the console shows any, and no other control sequence."""
         prefix = _render(console, self._prefix)
-        lines = [  # with their colours, where the console shows any, and no other control sequence
+        clean = [
             _render(console, Text.from_ansi(line)) if _CONTROL.search(line) else line
-            for line in chunk.decode(errors="replace").splitlines()
+            for line in lines
         ]
-        console.file.write("".join(f"{prefix}{line}\n" for line in lines))
+        console.file.write("".join(f"{prefix}{line}\n" for line in clean))
         console.file.flush()
+
+
+def _last_drawn(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
 
 
 def _render(console: Console, text: Text) -> str:

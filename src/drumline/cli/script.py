@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from drumline.cli.commands.train import ObserveOptions
-from drumline.cli.display import Display, LogTail, print_record
+from drumline.cli.display import Display, followed_logs, print_record
 from drumline.cli.hang import HangReporter
 from drumline.core.errors import UsageError
 from drumline.core.formatting import format_seconds, listed
@@ -134,16 +134,13 @@ def _parse_shape(shape: str) -> tuple[int, int]:
 def _follow(reporter: HangReporter, task: AgentTask, plans: tuple[NodePlan, ...]) -> None:
     """Print what the ranks print, who is slow and who hangs, until all end; then the accounts."""
     run, console, world_size = reporter.run, reporter.console, reporter.world_size
-    tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
     display = Display(console, RunProgress(run, world_size))
     nodes = [EventTail(run.node_events(node)) for node in range(max(1, len(plans)))]
 
-    def show(*, to_the_end: bool = False) -> None:
+    def show_news() -> None:
         for event in (event for node in nodes for event in node.read_events()):
             if event["event"] == "restart":
                 console.print(_describe_restart(event, task.restarts), markup=False)
-        for tail in tails:
-            tail.print_new(console, to_the_end=to_the_end)
         display.update()
 
     started, timeout = time.monotonic(), "the script's own timeout"
@@ -152,11 +149,13 @@ def _follow(reporter: HangReporter, task: AgentTask, plans: tuple[NodePlan, ...]
         reporter.listening(),
         Agents() as agents,
         launched_ranks(run, task, agents, plans=plans, timeout=timeout) as polls,
+        followed_logs(run, world_size, console) as show_logs,
     ):
         for _ in polls:
-            show()
+            show_news()
+            show_logs()
             reporter.look()
-        show(to_the_end=True)
+        show_news()
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     _conclude(run, task, console, world_size=world_size, time_s=time.monotonic() - started)
 

@@ -18,18 +18,26 @@ go of a tensor. So every method that C++ looks for in Python is defined, here or
 
 from __future__ import annotations
 
+import abc
 import os
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, Store
 
+from drumline.comm.stream import Collective, profiled
+
 
 class GlooFallback(ProcessGroup):
-    """A process group with a gloo group inside."""
+    """A process group with a gloo group inside; a subclass makes its own collectives in `_begin`.
+
+    Calls that PyTorch has in one form for a tensor and another for several are one here.
+    """
+
+    backend_name: ClassVar[str]
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         """Form the group inside; its ranks connect when they first need it."""
@@ -41,6 +49,10 @@ class GlooFallback(ProcessGroup):
         self._gloo: Any = ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, self._gloo)
         self._set_default_backend(ProcessGroup.BackendType.GLOO)
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        """Name the backend."""
+        return self.backend_name
 
     def timeout_s(self, opts: Any = None) -> float:
         """Return how long a call may wait: what its options say, else what the group's are."""
@@ -63,7 +75,25 @@ class GlooFallback(ProcessGroup):
         opts = opts or dist.AllToAllOptions()
         return self._gloo.alltoall_base(output, tensor, output_splits, input_splits, opts)
 
-    alltoall_base = all_to_all_single  # as torch before 2.13 calls it
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Combine several tensors over all ranks, one after the other."""
+        return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """Give every rank every rank's tensor, in one."""
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """Combine a tensor over all ranks, and give rank k its k-th part."""
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def __init_subclass__(cls) -> None:
+        """Give the methods the names, too, by which torch before 2.13 calls them."""
+        cls._allgather_base = cls.all_gather_single
+        cls._reduce_scatter_base = cls.reduce_scatter_single
+        cls.alltoall_base = cls.all_to_all_single
+        cls.allgather_into_tensor_coalesced = cls.all_gather_single_coalesced
+        cls.reduce_scatter_tensor_coalesced = cls.reduce_scatter_single_coalesced
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a rank of the group."""
@@ -72,6 +102,25 @@ class GlooFallback(ProcessGroup):
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> dist.Work:
         """Receive a tensor from a rank of the group."""
         return self._gloo.recv(tensors, source, tag)
+
+    def _run(
+        self,
+        what: str,
+        job: Collective,
+        tensors: list[Tensor],
+        opts: Any,
+        inputs: list[Tensor] | None = None,
+    ) -> dist.Work:
+        """Begin a collective; where PyTorch's profiler runs, it is an event there."""
+        if profiling := torch.autograd._profiler_enabled():
+            job = profiled(f"{self.backend_name}:{what}", inputs or tensors, job)
+        return self._begin(what, job, tensors, opts, profiling=profiling)
+
+    @abc.abstractmethod
+    def _begin(
+        self, what: str, job: Collective, tensors: list[Tensor], opts: Any, *, profiling: bool
+    ) -> dist.Work:
+        """Make a collective now, or in its turn."""
 
 
 _OPERATIONS = (dist.ReduceOp, dist.ReduceOp.RedOpType)

@@ -24,6 +24,7 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
@@ -190,14 +191,14 @@ class StoreBarrier:
         self._rank = rank
         self._world_size = world_size
         self._name = name
-        self._waits = 0
+        self._calls: Counter[str] = Counter()
+        """of each label: what a call has left at the store must not count for the next one"""
         self.session = ""
         """told apart from an earlier group at the same store, as torchrun's restarts have it"""
 
     def barrier(self, within_s: float) -> None:
         """Wait for every rank, as often as there is something to wait for."""
-        self._waits += 1
-        self.wait_for_all(f"come to wait {self._waits}", within_s)
+        self.wait_for_all("come to wait", within_s)
 
     def wait_for_all(self, what: str, within_s: float) -> None:
         """Wait until every rank has called this with the same label; every rank must."""
@@ -210,7 +211,9 @@ class StoreBarrier:
 
     def _leave(self, what: str, value: str, within_s: float) -> list[str]:
         """Leave a value at the store; return the keys of all ranks' once they are there."""
-        keys = {rank: f"{self.session}/{what}/{rank}" for rank in range(self._world_size)}
+        self._calls[what] += 1
+        prefix = f"{self.session}/{what}/{self._calls[what]}"
+        keys = {rank: f"{prefix}/{rank}" for rank in range(self._world_size)}
         self.store.set(keys[self._rank], value)
         self._wait(keys, what, within_s)
         return list(keys.values())

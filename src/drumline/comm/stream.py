@@ -166,7 +166,7 @@ class PendingWork(dist.Work):
         """Stay for a while where nobody has waited, since C++ may still want to.
 
         DDP's `join` hands a work to C++ and drops it. C++ finds `wait` only while the Python object
-        is there, and without it waits for ever.
+        is there, and without it waits for ever, also for a collective that has ended.
         """
         if not self._awaited:
             self._kept.append(self)

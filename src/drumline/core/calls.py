@@ -11,6 +11,7 @@ the files in it are this user's alone, and a file that another user could have w
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import pickle
@@ -84,13 +85,11 @@ class CallFiles:
         return [rank for rank in range(ranks) if not self._path(f"result-{rank}").exists()]
 
     def write_error(self, rank: int, error: BaseException) -> None:
-        """Leave the exception that a rank raised, where it can be pickled."""
-        try:
+        """Leave the exception that a rank raised, where it can be pickled and written."""
+        with contextlib.suppress(Exception):
             content = _pickle(error, "")
             pickle.loads(content)  # an __init__ with other arguments fails only here
-        except Exception:
-            return
-        self._write(f"error-{rank}", content)
+            self._write(f"error-{rank}", content)
 
     def read_error(self, rank: int) -> BaseException | None:
         """Return the exception that a rank raised; None where it has left none."""

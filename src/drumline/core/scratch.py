@@ -4,6 +4,9 @@ It is removed where its context ends, or at the latest where the process does. A
 `kill -9` cannot do that, so the owner holds a lock in the folder while it lives, and whoever makes
 the next one removes those that nobody holds any more. The lock is the last to go, so that a removal
 that was cut short is finished then, too.
+
+In /tmp other users make folders and links, too, under whatever name. So a folder is opened without
+following a link, must be this user's, and all in it is removed by way of that descriptor.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError
@@ -55,10 +60,10 @@ def sweep() -> list[Path]:
         root = _root()
     removed = []
     for path in root.glob(_PREFIX + "*"):
-        with contextlib.suppress(OSError):  # somebody else's, or already gone
-            lock = _hold(path / _LOCK, 0)
+        with contextlib.suppress(OSError), _opened(path) as folder:
+            lock = _hold(folder, 0)
             if lock is not None:
-                removed += _clear(path)
+                removed += _clear(path, folder)
                 lock.release()
     return removed
 
@@ -78,7 +83,8 @@ def _make() -> tuple[Path, FileLock]:
     """Make a folder and hold its lock."""
     while True:  # until no sweep comes between a folder and its lock
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root()))
-        lock = _hold(path / _LOCK, os.O_CREAT)
+        with _opened(path) as folder:
+            lock = _hold(folder, os.O_CREAT)
         if lock is not None:
             return path, lock
 
@@ -87,36 +93,49 @@ def _remove_own(path: Path, lock: FileLock, owner: int) -> None:
     """Remove a folder that this process holds; a fork of it leaves the folder alone."""
     with deferred_signals():
         for _ in range(_TRIES if os.getpid() == owner else 0):
-            _clear(path)
+            with contextlib.suppress(OSError), _opened(path) as folder:
+                _clear(path, folder)
             if not path.exists():
                 break
             time.sleep(_PAUSE_S)
         lock.release()
 
 
-def _clear(path: Path) -> list[Path]:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Give a folder's descriptor; an OSError where it is a link, somebody else's or gone."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(folder).st_uid != os.getuid():
+            raise PermissionError(f"{path} is another user's")
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _clear(path: Path, folder: int) -> list[Path]:
     """Remove a folder as far as that goes; returns what is gone.
 
     The lock goes last: a folder without it would be nobody's, and stay for ever.
     """
-    gone = []
     with contextlib.suppress(OSError):
-        for entry in path.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
-            elif entry.name != _LOCK:
-                entry.unlink()
-        if os.listdir(path) == [_LOCK]:
-            shutil.rmtree(path)
-            gone.append(path)
-    return gone
+        for name in os.listdir(folder):
+            if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+            elif name != _LOCK:
+                os.unlink(name, dir_fd=folder)
+        if os.listdir(folder) == [_LOCK]:
+            os.unlink(_LOCK, dir_fd=folder)
+            path.rmdir()
+            return [path]
+    return []
 
 
-def _hold(file: Path, flags: int) -> FileLock | None:
-    """Lock a file; None where another process has it or removed it."""
-    lock = FileLock(file, flags=os.O_RDWR | os.O_NOFOLLOW | flags)
+def _hold(folder: int, flags: int) -> FileLock | None:
+    """Lock a folder; None where another process holds or removes it."""
+    lock = FileLock(_LOCK, flags=os.O_RDWR | os.O_NOFOLLOW | flags, folder=folder)
     if lock.acquire(0):
-        if os.fstat(lock.descriptor).st_uid == os.getuid() and file.exists():
+        if os.fstat(lock.descriptor).st_uid == os.getuid() and _LOCK in os.listdir(folder):
             return lock
         lock.release()
     return None

@@ -9,6 +9,8 @@ by files of this user's (`core/calls.py`), and so do the results come back.
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +19,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from drumline.cli.display import LogTail
+from drumline.cli.display import followed_logs
 from drumline.core.calls import Call, CallFiles
 from drumline.core.errors import RankTimeoutError, UsageError, WorkerError
 from drumline.core.formatting import counted, name_ranks, nearest
@@ -26,8 +28,10 @@ from drumline.core.rundir import RunDir
 from drumline.core.task import LONG_TIMEOUT_S, MAX_WORKERS, PRELOAD, AgentTask
 from drumline.interactive.session import session_agents
 from drumline.launcher.agents import Agents
+from drumline.launcher.preflight import list_gpus, may_have_gpu
 from drumline.launcher.runs import launched_ranks
 from drumline.spec.load import validate_spec
+from drumline.spec.run_spec import RunSpec
 
 R = TypeVar("R")
 _BACKENDS = ("gloo", "nccl", "shm")
@@ -68,34 +72,48 @@ def launch(
     Raises:
         Exception: what the first failing rank raised, with `rank`, and the rank's traceback as its
             cause.
-        WorkerError: a rank died, or its exception cannot be pickled (`rank`).
+        WorkerError: a rank died, ended without returning, or raised what cannot be pickled
+            (`rank`).
         RankTimeoutError: the ranks had not ended in time; a TimeoutError, too.
         UsageError: the arguments are wrong; nothing was started.
     """
     if backend is not None and backend not in _BACKENDS:
         hint = nearest(backend, _BACKENDS, "or None for no process group")
         raise UsageError(f"no backend {backend!r} among {', '.join(_BACKENDS)}; {hint}")
-    plans = _plan_nodes(nodes, workers, link)
+    spec = _check_numbers(nodes, workers, link, timeout_s)
+    ranks, plans = spec.world_size, spec.node_plans
+    if backend == "nccl":
+        _refuse_without_gpus(ranks)
     call = Call(function=function, args=args, kwargs=kwargs or {})
-    with session_agents(nodes) as agents, _temporary_run(agents.scratch.path) as run:
+    with session_agents(spec.nodes) as agents, _temporary_run(agents.scratch.path) as run:
         folder = run.path / "call"
         files = CallFiles(folder)
         files.write_call(call, backend)
         task = AgentTask(
             run=str(run.path),
-            workers=workers,
+            workers=spec.workers,
             timeout_s=LONG_TIMEOUT_S,
             function=str(folder),
             preload=(*PRELOAD, _COMPILER) if files.mentions(_LOADS_IT) else PRELOAD,
         )
+        late = False
         try:
-            _follow(run, task, agents, plans, files, timeout_s)
-        except WorkerError as error:
+            _follow(run, task, agents, plans, None if timeout_s is None else spec.timeout_s)
+        except (WorkerError, _TimeIsUpError) as error:
             if not plans:
                 agents.warm_up()  # they have ended with the failure; the next call wants them soon
-            raised = _raised_on_rank(error, files)
-            raise raised from (None if raised is error else error)
-        return [files.read_result(rank) for rank in range(workers * nodes)]
+            if isinstance(error, WorkerError):
+                raised = _raised_on_rank(error, files)
+                raise raised from (None if raised is error else error)
+            late = True
+        if missing := files.missing_results(ranks):
+            absent = _late(missing, ranks, spec.timeout_s) if late else _silent(missing)
+            raise _raised_on_rank(absent, files)
+        return [files.read_result(rank) for rank in range(ranks)]
+
+
+class _TimeIsUpError(Exception):
+    """Ranks have not ended in time; they may have returned all the same."""
 
 
 def _follow(
@@ -103,14 +121,14 @@ def _follow(
     task: AgentTask,
     agents: Agents,
     plans: tuple[NodePlan, ...],
-    files: CallFiles,
     timeout_s: float | None,
 ) -> None:
     """Run the ranks to their end, or to that of their time, and show what they print."""
-    ranks = task.workers * max(1, len(plans))
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    # plain text for notebooks too: theirs would be a block of HTML for each line
+    console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
     with (
-        _shown_logs(run, ranks) as show,
+        followed_logs(run, task.workers * max(1, len(plans)), console) as show,
         launched_ranks(
             run,
             task,
@@ -123,22 +141,37 @@ def _follow(
     ):
         for _ in polls:
             show()
-            if deadline is not None and time.monotonic() > deadline:
-                raise _late(files.missing_results(ranks), timeout_s)
+            if time.monotonic() > deadline:
+                raise _TimeIsUpError
 
 
-def _plan_nodes(
-    nodes: int, workers: int, link: str | Mapping[str, Any] | None
-) -> tuple[NodePlan, ...]:
-    """Check the numbers as those of a spec; return the simulated nodes, where there are several."""
+def _check_numbers(
+    nodes: int, workers: int, link: str | Mapping[str, Any] | None, timeout_s: float | None
+) -> RunSpec:
+    """Check the numbers as those of a spec, and return the spec that has them."""
+    given = {"nodes": nodes, "workers": workers, "link": link, "timeout_s": timeout_s}
+    given = {name: value for name, value in given.items() if value is not None}
     if link is not None and nodes == 1:
         raise UsageError(
             f"link={link!r}: links join simulated nodes, but all workers are on one; set nodes=2 "
             f"or more, or leave link out"
         )
-    links = {} if link is None else {"link": link}
-    values = {"nodes": nodes, "workers": workers, "data": {"batch": _ANY_BATCH}, **links}
-    return validate_spec(values).node_plans
+    return validate_spec({**given, "data": {"batch": _ANY_BATCH}})
+
+
+def _refuse_without_gpus(ranks: int) -> None:
+    """Refuse NCCL where there are fewer GPUs than ranks, as far as that is known without torch."""
+    named, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), 0
+    if named is not None:
+        gpus = len([one for one in named.split(",") if one.strip() not in ("", "-1")])
+    elif may_have_gpu():
+        found = list_gpus()
+        gpus = ranks if found is None else sum(line.startswith("GPU ") for line in found)
+    if gpus < ranks:
+        raise UsageError(
+            f"backend='nccl' wants a GPU for each of {counted(ranks, 'rank')}, and there are "
+            f"{gpus or 'none'} here; set backend='gloo', or workers to the number of GPUs"
+        )
 
 
 @contextlib.contextmanager
@@ -152,29 +185,20 @@ def _temporary_run(folder: Path) -> Iterator[RunDir]:
         shutil.rmtree(run.path, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _shown_logs(run: RunDir, ranks: int) -> Iterator[Callable[[], None]]:
-    """Give what prints the new lines of all ranks, and print the last ones in the end."""
-    # plain text for notebooks too: theirs would be a block of HTML for each line
-    console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
-    tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(ranks)]
-
-    def show(*, to_the_end: bool = False) -> None:
-        for tail in tails:
-            tail.print_new(console, to_the_end=to_the_end)
-
-    try:
-        yield show
-    finally:
-        show(to_the_end=True)
-
-
-def _late(ranks: list[int], timeout_s: float | None) -> RankTimeoutError:
-    late = name_ranks(map(str, ranks))
+def _late(missing: list[int], ranks: int, timeout_s: float) -> RankTimeoutError:
     return RankTimeoutError(
-        f"{late} had not ended after {timeout_s:g} s, so {counted(len(ranks), 'rank')} were ended; "
-        f"raise timeout_s if they were only slow",
-        ranks=ranks,
+        f"{name_ranks(missing)} had not ended after {timeout_s:g} s, so "
+        f"{'it was' if ranks == 1 else f'all {ranks} ranks were'} ended; raise timeout_s if "
+        f"{'it was' if len(missing) == 1 else 'they were'} only slow",
+        ranks=missing,
+    )
+
+
+def _silent(missing: list[int]) -> WorkerError:
+    return WorkerError(
+        f"{name_ranks(missing)} ended without returning, as by os._exit or os.execv; let the "
+        f"function return instead",
+        rank=missing[0],
     )
 
 

@@ -15,13 +15,14 @@ from typing import Any, Self
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from drumline.cli.display import Display, LiveTable, run_title
+from drumline.cli.display import Display, draw_ranks, run_title
 from drumline.core.rundir import RunDir
 from drumline.report.progress import RunProgress
 from drumline.spec.run_spec import RunSpec
 
 _WIDTH = 100
 _REDRAW_S = 0.25
+_LAST_LINES = 50  # shown while a run lasts
 _PRE = (
     '<pre style="line-height:1.25;white-space:pre;overflow-x:auto;'
     "font-family:Menlo,'DejaVu Sans Mono',consolas,monospace\">{code}</pre>"
@@ -62,7 +63,7 @@ def _as_bundle(*shown: RenderableType) -> dict[str, str]:
     return {"text/plain": text, "text/html": html}
 
 
-class NotebookDisplay(LiveTable):
+class NotebookDisplay(Display):
     """A run in a notebook: a line per epoch, and a row per rank while it lasts."""
 
     def __init__(self, progress: RunProgress, title: str) -> None:
@@ -77,20 +78,20 @@ class NotebookDisplay(LiveTable):
         return self
 
     def __exit__(self, *_: object) -> None:
-        Display.update(self)
-        self._lines.insert(0, self._title)  # which the table had
-        self._redraw()
+        super().update()
+        self._redraw(self._title, *self._lines)
 
     def update(self) -> None:
-        """Read what is new, and redraw a few times a second."""
-        Display.update(self)
+        """Read what is new, and redraw a few times a second: the last lines, or it takes long."""
+        super().update()
         if self.progress.total_steps is not None and time.monotonic() > self._drawn_at + _REDRAW_S:
-            self._redraw(self._draw())
+            ranks = draw_ranks(self.progress, self._title, width=_WIDTH)
+            self._redraw(*self._lines[-_LAST_LINES:], ranks)
 
-    def _redraw(self, *below: RenderableType) -> None:
+    def _redraw(self, *shown: str | RenderableType) -> None:
         self._drawn_at = time.monotonic()
-        lines = [Text(line) for line in self._lines]
-        self._handle.update(_as_bundle(*lines, *below), raw=True)
+        drawn = (Text(each) if isinstance(each, str) else each for each in shown)
+        self._handle.update(_as_bundle(*drawn), raw=True)
 
     def _print(self, line: str) -> None:
         self._lines.append(line)

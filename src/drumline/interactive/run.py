@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,21 +139,16 @@ class Shown:
         return render(self.table())[1]
 
 
-@dataclass(repr=False)
 class RunLedger(Shown, Ledger):
     """A run's ledger, that shows itself; `ranks`, `lost_s`, `blame`, `parts` are its numbers."""
 
-    accounts: Accounts | None = None
-
-    @classmethod
-    def of(cls, accounts: Accounts) -> RunLedger:
-        """Make it of a run's accounts."""
-        return cls(**vars(accounts.ledger), accounts=accounts)
+    def __init__(self, accounts: Accounts) -> None:
+        super().__init__(**vars(accounts.ledger))
+        self._accounts = accounts
 
     def table(self) -> RenderableType:
         """Return the table of `drumline show`."""
-        assert self.accounts is not None
-        return self.accounts.table()
+        return self._accounts.table()
 
 
 class Run(Shown):
@@ -197,7 +191,7 @@ class Run(Shown):
 
     def ledger(self) -> RunLedger:
         """Return where the time of each rank went."""
-        return RunLedger.of(Accounts.of(self._record))
+        return RunLedger(Accounts.of(self._record))
 
     def plot(self, *others: Run) -> Figure:
         """Draw the losses, and what a step of each rank is made of; other runs beside this one."""

@@ -192,7 +192,7 @@ class NodeAgent(SessionProcess):
 
 
 def _own_stdin() -> int:
-    """Open this process's standard input anew, for the ranks; an empty one if it has none."""
+    """Return a descriptor of this process's standard input, which the ranks read on; or of none."""
     try:
         return os.dup(0)
     except OSError:

@@ -25,7 +25,7 @@ of equal size, and the copies' gradients are averaged. The result is what one pr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -33,9 +33,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.constants import default_pg_timeout
+from torch.nn.modules.module import _IncompatibleKeys
 
 from drumline.comm import Channel
 from drumline.core.errors import UsageError
+from drumline.core.formatting import listed
 from drumline.parallel.axes import Axes, build_axes
 from drumline.parallel.data_parallel import DataParallel, broadcast_state
 from drumline.parallel.pipeline.executor import Executor, NoSync, check_schedule
@@ -49,6 +51,7 @@ from drumline.spec.mesh import Mesh
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """of outputs and targets; the mean over the samples"""
+_GIVE = "give what state_dict() or full_state_dict() returned for this model"
 
 
 class SplitModule(nn.Module):
@@ -58,6 +61,8 @@ class SplitModule(nn.Module):
         super().__init__()
         self.module = part
         self._axes, self._shard = axes, shard
+        self._names: Container[str] = part.state_dict().keys()
+        """of the whole model"""
         self._average: Callable[[], None] = _do_nothing
         self._no_sync: NoSync = contextlib.nullcontext
         if axes.data is not None:
@@ -84,23 +89,35 @@ class SplitModule(nn.Module):
         """Return the whole model's parameters and buffers; every rank calls this, and it blocks."""
         return {name: self._gather(name, tensor) for name, tensor in self.state_dict().items()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Tensor], *_: object, **__: object) -> None:
-        """Fill this rank's part from its own state, or from the whole model's.
+    def load_state_dict(
+        self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
+    ) -> _IncompatibleKeys:
+        """Copy this rank's part from its own state, or from the whole model's; as torch's does.
 
         Raises:
-            UsageError: a tensor is missing, or of a shape that is neither the part's nor the whole.
+            UsageError: a tensor's shape is neither the part's nor the whole; if it is `strict`,
+                also that one is missing, or not in the whole model.
         """
-        for name, tensor in self.state_dict().items():
-            given = state_dict.get(name)
-            if given is not None and given.shape != tensor.shape:
+        own = self.state_dict()
+        missing = [name for name in own if name not in state_dict]
+        unexpected = [name for name in state_dict if name not in self._names]
+        for name, tensor in own.items():
+            given = state_dict.get(name, tensor)
+            if given.shape != tensor.shape:
+                if tuple(given.shape) != self._shard.whole_shape(name, tensor):
+                    raise UsageError(
+                        f"the state has a shape of {list(given.shape)} for {name}, which is "
+                        f"{list(tensor.shape)} here; {_GIVE}"
+                    )
                 given = self._shard.cut(name, given)
-            if given is None or given.shape != tensor.shape:
-                found = "nothing" if given is None else f"a shape of {list(given.shape)}"
-                raise UsageError(
-                    f"the state has {found} for {name}, which is {list(tensor.shape)} here; give "
-                    f"what state_dict() or full_state_dict() returned for this model"
-                )
             tensor.copy_(given)
+        if strict and (missing or unexpected):
+            lacks, more = (listed(names or ["nothing"]) for names in (missing, unexpected))
+            raise UsageError(
+                f"the state lacks {lacks}, and has {more} that the model has not; {_GIVE}, or set "
+                f"strict=False"
+            )
+        return _IncompatibleKeys(missing, unexpected)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clip by the norm of the whole model's gradient, and return it; every rank calls this."""
@@ -140,6 +157,8 @@ class Pipeline(SplitModule):
         balance: Sequence[int] | None = None,
         recompute: bool = False,
     ) -> None:
+        if not isinstance(microbatches, int) or microbatches < 1:
+            raise UsageError(f"microbatches={microbatches!r}: give a whole number, 1 or more")
         per_rank = 2 if schedule == "interleaved" else 1
         check_schedule(schedule, stages=stages, chunks=per_rank)
         axes = _build_axes("Pipeline", stages=stages)
@@ -163,6 +182,7 @@ class Pipeline(SplitModule):
             for name in (*layer.parameters, *layer.buffers)
         }
         self._outline = {name: tensor.to("meta") for name, tensor in module.state_dict().items()}
+        self._names = self._outline
         self._device = next(module.parameters()).device
         self._tied = TiedGradients(part, tied, self._stage_of, axes, timeout_s=_timeout_s())
         self._engine = Executor(

@@ -1,8 +1,9 @@
 """Calls of MPI: waiting without spinning and not forever, messages, and collectives in order.
 
 MPI's own blocking waits spin. `RequestWaiter` tests a request with exponential backoff until the
-timeout; then it names the rank that did not come. It finds that out through the store: each rank
-that gives up says so there, and one that has not said so a moment later is the one all wait for.
+timeout; then it names the rank that did not come. For a collective it finds that out through the
+store: each rank that gives up says so there, under the collective's number, and one that has not
+said so a moment later is the one all wait for.
 
 Sends and receives (`Message`) are made from whatever thread the caller has, so MPI is asked for
 MPI_THREAD_MULTIPLE. Collectives of one communicator must start in the same order on every rank,
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -56,10 +58,13 @@ class RequestWaiter:
         self,
         request: Any,
         what: str,
-        peers: Sequence[int] | None = None,
+        missing: Callable[[], Sequence[int]],
         timeout_s: float | None = None,
     ) -> Any:
-        """Wait until MPI's request is done, and return its status; else raise `lost(…)`."""
+        """Wait until MPI's request is done, and return its status; else raise `lost(…)`.
+
+        `missing` is asked then which ranks of the group did not come.
+        """
         timeout_s = self._timeout_s() if timeout_s is None else timeout_s
         status = load_mpi().Status()
         began = time.monotonic()
@@ -67,7 +72,7 @@ class RequestWaiter:
         while not request.Test(status):
             waited_s = time.monotonic() - began
             if waited_s > timeout_s:
-                raise self.lost(what, timeout_s, peers)
+                raise self.lost(what, timeout_s, missing())
             if waited_s < _SPIN_S:
                 os.sched_yield()
             else:
@@ -75,11 +80,9 @@ class RequestWaiter:
                 pause_s = min(2 * pause_s, _PAUSES_S[1])
         return status
 
-    def lost(
-        self, what: str, timeout_s: float, peers: Sequence[int] | None = None
-    ) -> LostPeerError:
-        """Return the error that names who did not come, of these ranks in the group or of all."""
-        names = [self._names[rank] for rank in (self._missing() if peers is None else peers)]
+    def lost(self, what: str, timeout_s: float, missing: Sequence[int]) -> LostPeerError:
+        """Return the error that names who did not come, of the ranks in the group."""
+        names = [self._names[rank] for rank in missing]
         return LostPeerError(
             f"timed out: {name_ranks(names)} did not come to {what} "
             f"within the timeout of {timeout_s:g} s",
@@ -87,20 +90,24 @@ class RequestWaiter:
             ranks=names,
         )
 
-    def _missing(self) -> list[int]:
-        """Ask the other ranks whether they wait, too."""
-        others = [rank for rank in range(len(self._names)) if rank != self._rank]
+    def others(self) -> list[int]:
+        """Return all ranks of the group but this one."""
+        return [rank for rank in range(len(self._names)) if rank != self._rank]
+
+    def missing(self, number: int) -> list[int]:
+        """Return who has not come to a collective: the other ranks are asked if they wait, too."""
+        others = self.others()
         try:
-            self._store.set(f"waits/{self._rank}", "1")
+            self._store.set(f"waits/{number}/{self._rank}", "1")
             time.sleep(_ASK_S)  # they began to wait at about the same time
-            silent = [rank for rank in others if not self._answers(rank)]
+            silent = [rank for rank in others if not self._answers(f"waits/{number}/{rank}")]
         except RuntimeError:  # the store is served by rank 0
             silent = [0]
         return silent or others
 
-    def _answers(self, rank: int) -> bool:
+    def _answers(self, key: str) -> bool:
         try:
-            self._store.wait([f"waits/{rank}"], timedelta(milliseconds=50))
+            self._store.wait([key], timedelta(milliseconds=50))
         except RuntimeError:
             return False
         return True
@@ -125,10 +132,11 @@ class Message(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the tensor may be used again."""
         if self._status is None:
-            peers = None if self._peer is None else [self._peer]
+            peer = self._peer
+            missing = self._waiter.others if peer is None else lambda: [peer]
             limit_s = timeout.total_seconds() if timeout else None
             try:
-                self._finish(self._waiter.wait(self._request, self._what, peers, limit_s))
+                self._finish(self._waiter.wait(self._request, self._what, missing, limit_s))
             except LostPeerError:
                 _ABANDONED.append(self._parts)
                 raise
@@ -170,6 +178,7 @@ class Collectives:
         self._comm = comm
         self._waiter = waiter
         self._stream = CommStream()
+        self._made = 0
         self._current: tuple[str, float, float] | None = None
         """the collective on the thread, its timeout, and since when it runs"""
         self._lost: LostPeerError | None = None
@@ -177,7 +186,7 @@ class Collectives:
         self._unanswered: set[Future[None]] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._watchdog = threading.Thread(target=self._watch, name="drumline-mpi", daemon=True)
+        self._watchdog: threading.Thread | None = None
 
     def submit(
         self, what: str, collective: Collective, tensors: list[Tensor], timeout_s: float
@@ -185,7 +194,11 @@ class Collectives:
         """Queue a collective; what is called when another has ended makes its own at once."""
         answer: Future[None] = Future()
         with self._lock:
-            if not self._stream.started:
+            if self._watchdog is None:  # again after `close`
+                self._closed.clear()
+                self._watchdog = threading.Thread(
+                    target=self._watch, name="drumline-mpi", daemon=True
+                )
                 self._watchdog.start()
             self._unanswered.add(answer)
             if not self._stream.is_current:
@@ -198,19 +211,22 @@ class Collectives:
 
     def close(self) -> None:
         """Let queued collectives end, and the threads with them, unless one is stuck in MPI."""
-        if self._stream.started:
+        if self._watchdog is not None:
             self._stream.close(stuck=lambda: self._lost is not None)
             self._closed.set()
             self._watchdog.join()
+            self._watchdog = None
 
     def _make(
         self, what: str, collective: Collective, timeout_s: float, answer: Future[None]
     ) -> None:
         error: Exception | None = self._lost
         if error is None:
+            self._made += 1
             self._current = what, timeout_s, time.monotonic()
+            missing = partial(self._waiter.missing, self._made)
             try:
-                self._waiter.wait(self._comm.Ibarrier(), what, timeout_s=timeout_s)  # (1)
+                self._waiter.wait(self._comm.Ibarrier(), what, missing, timeout_s)  # (1)
                 collective()  # (2)
             except LostPeerError as lost:
                 error = self._lost = lost
@@ -225,7 +241,7 @@ class Collectives:
             if current is None or time.monotonic() - current[2] < current[1] + _GRACE_S:
                 continue
             with self._lock:
-                self._lost = self._waiter.lost(*current[:2])
+                self._lost = self._waiter.lost(*current[:2], self._waiter.missing(self._made))
                 left = list(self._unanswered)
             for answer in left:
                 self._answer(answer, self._lost)

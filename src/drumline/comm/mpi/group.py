@@ -32,7 +32,7 @@ from drumline.comm.mpi.library import (
     to_move,
 )
 from drumline.comm.reduce_op import check_op, finish, op_name
-from drumline.comm.stream import Collective, profiled
+from drumline.comm.stream import Collective
 
 NAME = "mpi4py"
 """what PyTorch calls it: `mpi` is taken by its own, which needs PyTorch to be rebuilt"""
@@ -56,15 +56,13 @@ def _create(given: Any, _: object) -> ProcessGroup:
 class MpiGroup(GlooFallback):
     """A process group whose ranks talk by MPI."""
 
+    backend_name = NAME
+
     def __init__(self, store: Store, comm: Any, names: list[int], timeout: timedelta) -> None:
         super().__init__(store, comm.Get_rank(), comm.Get_size(), timeout)
         self._comm = comm
         self._waiter = RequestWaiter(store, comm.Get_rank(), names, self.timeout_s)
         self._collectives = Collectives(comm, self._waiter)
-
-    def getBackendName(self) -> str:  # noqa: N802  torch's name
-        """Name the backend."""
-        return NAME
 
     def allreduce(self, tensors: list[Tensor] | Tensor, opts: Any = None) -> dist.Work:
         """Combine tensors over all ranks, in place."""
@@ -82,11 +80,7 @@ class MpiGroup(GlooFallback):
                 finish(op, whole, self.size())
                 put_back(whole, tensor)
 
-        return self._submit("all_reduce", job, tensors, opts)
-
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        """Combine several tensors over all ranks, one after the other."""
-        return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
+        return self._run("all_reduce", job, tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Combine a tensor over all ranks, into the root's; the others' stay as they are."""
@@ -103,7 +97,7 @@ class MpiGroup(GlooFallback):
             finish(op, whole, self.size())
             put_back(whole, tensor)
 
-        return self._submit("reduce", job, tensors, opts)
+        return self._run("reduce", job, tensors, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Give every rank the root's tensor."""
@@ -115,7 +109,7 @@ class MpiGroup(GlooFallback):
             self._comm.Bcast(to_move(whole), opts.rootRank)
             put_back(whole, tensor)
 
-        return self._submit("broadcast", job, tensors, opts)
+        return self._run("broadcast", job, tensors, opts)
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -129,11 +123,7 @@ class MpiGroup(GlooFallback):
             self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
             _split_into(whole, parts)
 
-        return self._submit("all_gather", job, parts, opts or AllgatherOptions(), inputs)
-
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
-        """Give every rank every rank's tensor, in one."""
-        return self.all_gather_single_coalesced([output], [tensor], opts)
+        return self._run("all_gather", job, parts, opts or AllgatherOptions(), inputs)
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -148,7 +138,7 @@ class MpiGroup(GlooFallback):
                 self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
                 put_back(whole, output)
 
-        return self._submit("all_gather", job, outputs, opts or AllgatherOptions(), inputs)
+        return self._run("all_gather", job, outputs, opts or AllgatherOptions(), inputs)
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
@@ -158,10 +148,6 @@ class MpiGroup(GlooFallback):
             check_list("reduce_scatter", parts, output, self.size(), self.rank())
         wholes = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
         return self._reduce_scatter(outputs, wholes, [_numels(parts) for parts in inputs], opts)
-
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
-        """Combine a tensor over all ranks, and give rank k its k-th part."""
-        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -187,7 +173,7 @@ class MpiGroup(GlooFallback):
                 finish(op, mine, self.size())
                 put_back(mine, output)
 
-        return self._submit("reduce_scatter", job, outputs, opts, wholes)
+        return self._run("reduce_scatter", job, outputs, opts, wholes)
 
     def gather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -205,7 +191,7 @@ class MpiGroup(GlooFallback):
             if whole is not None:
                 _split_into(whole, outputs[0])
 
-        return self._submit("gather", job, outputs[0] if outputs else [], opts, inputs)
+        return self._run("gather", job, outputs[0] if outputs else [], opts, inputs)
 
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
@@ -220,7 +206,7 @@ class MpiGroup(GlooFallback):
             self._comm.Scatter(None if given is None else to_move(given), to_move(whole), root)
             put_back(whole, output)
 
-        return self._submit("scatter", job, outputs, opts)
+        return self._run("scatter", job, outputs, opts)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Give rank k the k-th tensor of every rank."""
@@ -231,7 +217,7 @@ class MpiGroup(GlooFallback):
             self._exchange(given, whole, _numels(inputs), _numels(outputs))
             _split_into(whole, outputs)
 
-        return self._submit("all_to_all", job, outputs, opts or dist.AllToAllOptions(), inputs)
+        return self._run("all_to_all", job, outputs, opts or dist.AllToAllOptions(), inputs)
 
     def all_to_all_single(
         self,
@@ -252,18 +238,12 @@ class MpiGroup(GlooFallback):
             self._exchange(given, whole, *counts)
             put_back(whole, output)
 
-        return self._submit("all_to_all", job, [output], opts or dist.AllToAllOptions(), [tensor])
-
-    _allgather_base = all_gather_single  # as torch before 2.13 calls them
-    _reduce_scatter_base = reduce_scatter_single
-    alltoall_base = all_to_all_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+        return self._run("all_to_all", job, [output], opts or dist.AllToAllOptions(), [tensor])
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait until every rank is here."""
         # each collective begins with a barrier
-        return self._submit("barrier", lambda: None, [], opts or dist.BarrierOptions())
+        return self._run("barrier", lambda: None, [], opts or dist.BarrierOptions())
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a rank of the group."""
@@ -284,16 +264,9 @@ class MpiGroup(GlooFallback):
         self._collectives.close()
         super().shutdown()
 
-    def _submit(
-        self,
-        what: str,
-        job: Collective,
-        tensors: list[Tensor],
-        opts: Any,
-        inputs: list[Tensor] | None = None,
+    def _begin(
+        self, what: str, job: Collective, tensors: list[Tensor], opts: Any, *, profiling: bool
     ) -> dist.Work:
-        if torch.autograd._profiler_enabled():
-            job = profiled(f"{NAME}:{what}", tensors if inputs is None else inputs, job)
         return self._collectives.submit(what, job, tensors, self.timeout_s(opts))
 
     def _receive(self, tensor: Tensor, source: int | None, tag: int) -> dist.Work:

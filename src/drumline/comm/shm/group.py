@@ -34,7 +34,7 @@ from drumline.comm.pieces import flatten, in_place, put_back
 from drumline.comm.reduce_op import COMBINE, check_op, op_name
 from drumline.comm.shm import collectives
 from drumline.comm.shm.arena import Arena
-from drumline.comm.stream import Collective, CommStream, PendingWork, profiled
+from drumline.comm.stream import Collective, CommStream, PendingWork
 
 NAME = "shm"
 
@@ -54,6 +54,8 @@ def _create(given: Any, _: object) -> ProcessGroup:
 class ShmGroup(GlooFallback):
     """A process group whose collectives run in shared memory."""
 
+    backend_name = NAME
+
     def __init__(self, store: Store, rank: int, names: list[int], timeout: timedelta) -> None:
         """Map the memory; every rank of the group does, and waits for the others.
 
@@ -67,10 +69,6 @@ class ShmGroup(GlooFallback):
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Return zeros whose all_reduce copies nothing; all ranks call this. Kept to the end."""
         return self._arena.allocate(numel, dtype)
-
-    def getBackendName(self) -> str:  # noqa: N802  torch's name
-        """Name the backend."""
-        return NAME
 
     def allreduce(self, tensors: list[Tensor] | Tensor, opts: Any = None) -> dist.Work:
         """Combine tensors over all ranks, in place."""
@@ -89,10 +87,6 @@ class ShmGroup(GlooFallback):
                 in_place(tensor, lambda flat: collectives.all_reduce(self._arena, flat, op))
 
         return self._run("all_reduce", reduce_each, tensors, opts)
-
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        """Combine several tensors over all ranks, one after the other."""
-        return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Combine a tensor over all ranks, into the root's."""
@@ -129,10 +123,6 @@ class ShmGroup(GlooFallback):
                 put_back(flat, part)
 
         return self._run("all_gather", job, parts, opts or AllgatherOptions(), inputs)
-
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
-        """Give every rank every rank's tensor, in one."""
-        return self.all_gather_single_coalesced([output], [tensor], opts)
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -172,10 +162,6 @@ class ShmGroup(GlooFallback):
 
         return self._run("reduce_scatter", job, outputs, opts, inputs[0])
 
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
-        """Combine a tensor over all ranks, and give rank k its k-th part."""
-        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
-
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
@@ -185,11 +171,6 @@ class ShmGroup(GlooFallback):
             check_single("reduce_scatter", tensor, output, self.size())
             parts.append(_split(flatten(tensor), output.numel(), self.size()))
         return self.reduce_scatter(outputs, parts, opts)
-
-    _allgather_base = all_gather_single  # as torch before 2.13 calls them
-    _reduce_scatter_base = reduce_scatter_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait until every rank is here."""
@@ -202,21 +183,13 @@ class ShmGroup(GlooFallback):
         self._arena.close()
         super().shutdown()
 
-    def _run(
-        self,
-        what: str,
-        job: Collective,
-        tensors: list[Tensor],
-        opts: Any,
-        inputs: list[Tensor] | None = None,
+    def _begin(
+        self, what: str, job: Collective, tensors: list[Tensor], opts: Any, *, profiling: bool
     ) -> dist.Work:
         for tensor in tensors:
             _on_cpu(tensor)
-        job, blocking = partial(self._or_break, job, opts), not opts.asyncOp
-        if torch.autograd._profiler_enabled():
-            given = tensors if inputs is None else inputs
-            job, blocking = profiled(f"{NAME}:{what}", given, job), False
-        return self._calls.run(job, tensors, blocking=blocking)
+        blocking = not (opts.asyncOp or profiling)
+        return self._calls.run(partial(self._or_break, job, opts), tensors, blocking=blocking)
 
     def _or_break(self, job: Collective, opts: Any) -> None:
         """Run a collective; if it fails half-way, the ranks are out of step, and the group ends."""
