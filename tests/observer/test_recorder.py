@@ -167,6 +167,27 @@ def test_without_steps_collectives_are_told_in_stretches(program):
     assert [event["total"] for event in events] == [2 * 10**9] * 3
 
 
+def test_without_steps_all_time_is_told_from_the_first_call_on(program):
+    """What is computed before a call counts with it, and a long wait with its call."""
+    second = 10**9
+    program.compute(5 * second)  # imports
+    for wait, work in ((0, 3 * second), (12 * second, 2 * second), (second, 0)):
+        call = program.recorder.call_began("barrier", 0, "0", (0,))
+        for _ in range(3):
+            program.compute(wait // 3)
+            program.recorder.flush()
+        program.recorder.call_ended(call)
+        program.recorder.blocked_since(program.time - wait)
+        for _ in range(2):
+            program.compute(work // 2)
+            program.recorder.flush()
+    events = program.end()
+    assert sum(event["total"] for event in events) == 18 * second - 1
+    for event in events:
+        until = event["t"] + event["total"]
+        assert all(event["t"] <= began <= ended <= until for began, ended in event["blocked"])
+
+
 def test_a_call_that_has_not_ended_is_told_when_it_has(program):
     late = program.recorder.call_began("all_reduce", 4, "0", (0,))
     for _ in range(3):

@@ -109,6 +109,17 @@ def test_noise_of_ten_percent_raises_no_alarm(seed, ranks):
     assert find_steady(noisy) is None
 
 
+def test_a_single_long_wait_is_told_as_such():
+    """Rank 0 evaluates after the fifth step, while the others wait."""
+    logs = ddp_logs(ranks=3, steps=20, compute_ms=lambda r, n: 5000 if (r, n) == (0, 6) else 20 + r)
+    _, why = ledger_verdict(compute_ledger(logs))
+    assert why == "rank 0 kept the others waiting once, for 5.0 s, in step 6"
+    found = find_straggler(compute_ledger(logs))
+    assert (found.phase, found.stands_out) == (None, False)
+    (line,) = ledger_verdict(compute_ledger(loop_logs(slow=1)))[1:]
+    assert line.startswith("rank 1 is slow in compute")
+
+
 @pytest.mark.parametrize(("transfer_ms", "named"), [(5, True), (80, True), (2000, False)])
 def test_who_causes_most_of_the_waiting_stands_out_however_much_is_transfer(transfer_ms, named):
     """Unless the waiting is next to nothing beside it."""

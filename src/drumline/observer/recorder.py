@@ -136,13 +136,15 @@ class Recorder:
         self._returning.work = None
         with self._lock:
             self._look_at_queued()
+            now = self.clock.now()
+            if not self._groups and self._notes.is_empty:
+                self._since = now  # what came before is the program's start
             number = self._groups.get(group)
             if number is None:
                 members = ranks or range(dist.get_world_size())
                 number = self._groups[group] = self.status.add_group(group, members)
             seq = self._counts[group] = self._counts.get(group, 0) + 1
             in_backward = self._in_backward > 0
-            now = self.clock.now()
             if self.clock.on_gpu:
                 self._end_idle_stretch(now)
             entry = self.status.call_began(number, seq, op, nbytes, now, in_backward=in_backward)
@@ -265,10 +267,15 @@ class Recorder:
             self._events.flush()
 
     def _end_idle_stretch(self, now: int) -> None:
-        """End what lies outside of steps, now and then."""
+        """End what lies outside of steps, now and then, where a call has ended.
+
+        Without steps, what is computed before a call counts with it.
+        """
         notes = self._notes
         idle = now - self._since > (_IDLE_NS if self.steps else _STRETCH_NS)
-        if idle and not (notes.updates or notes.backwards or notes.fetches):
+        within = bool(notes.calls and not notes.calls[-1].ended)
+        before = not notes.calls and not self.steps
+        if idle and not (notes.updates or notes.backwards or notes.fetches or within or before):
             self._end_stretch(now)
             self._write()
 

@@ -62,6 +62,11 @@ class Notes:
     backwards: list[Interval] = field(default_factory=list)
     updates: list[Interval] = field(default_factory=list)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was noted."""
+        return not (self.calls or self.fetches or self.backwards or self.updates)
+
     def cut(self, until: int) -> Notes:
         """Take out what began before a moment."""
         taken = Notes()

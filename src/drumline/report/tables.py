@@ -141,6 +141,8 @@ def ledger_verdict(ledger: Ledger, link: SlowLink | None = None) -> list[str]:
     if straggler is not None and (straggler.stands_out or straggler.lost_share > 0.5):
         rank = f"rank {straggler.rank}"
         why = [f"{rank} is {straggler.why()}"] if straggler.phase else []
+        if straggler.once:
+            why = [f"{rank} {straggler.why()}"]
         return [f"{lost}; {straggler.lost_share:.0%} of that was waiting for {rank}", *why]
     if ledger.transfer_share > 0.5:
         size = format_bytes(ledger.nbytes / ledger.count)

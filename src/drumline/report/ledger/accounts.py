@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -59,6 +59,15 @@ class RankLedger:
         return {"data": self.data_s, "compute": self.compute_s, **communication}
 
 
+@dataclass(frozen=True, kw_only=True)
+class LongestWait:
+    """The longest that one call of a rank waited for another rank."""
+
+    seconds: float = 0.0
+    step: int | None = None
+    """None: not in a step"""
+
+
 @dataclass
 class Ledger:
     """The accounts of all ranks."""
@@ -71,6 +80,8 @@ class Ledger:
     nbytes: int = 0
     """bytes that rank 0 reduced, sent or received (by RPC: sent), over what is counted"""
     lost_s: float = 0.0
+    longest: dict[int, LongestWait] = field(default_factory=dict)
+    """by the rank that was waited for"""
 
     @property
     def unit(self) -> Literal["step", "second"]:
@@ -152,6 +163,9 @@ class LedgerAccount:
         return ledger
 
 
+_NO_WAIT = LongestWait()
+
+
 class _OwnCall(NamedTuple):
     """A collective or message of one rank, and who came to it last, when."""
 
@@ -197,6 +211,9 @@ def _account_calls(
         row.exposed_wait_s += waited
         row.exposed_transfer_s += (blocked.until(call.ended) - until_turn) * NS
         ledger.ranks[call.last_rank].caused_s += waited
+        if waited > ledger.longest.get(call.last_rank, _NO_WAIT).seconds:
+            longest = LongestWait(seconds=waited, step=event.get("step"))
+            ledger.longest[call.last_rank] = longest
 
 
 def _account_between(ledger: Ledger, before: Part, after: Part) -> None:

@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from drumline.core.formatting import format_seconds
 from drumline.core.rundir import Event
-from drumline.report.ledger.accounts import Ledger, RankLedger, compute_ledger
+from drumline.report.ledger.accounts import Ledger, LongestWait, RankLedger, compute_ledger
 from drumline.report.ledger.steps import NS, TIMED, common_steps, on_one_clock
 
 WINDOW_S = 10.0
@@ -64,6 +65,8 @@ class Straggler:
     excess_s: float
     """how much longer it takes there than the others' median, per step (or second)"""
     unit: str
+    once: LongestWait | None = None
+    """the one wait that was most of it, e.g. for an evaluation or a checkpoint; then no phase"""
 
     @property
     def stands_out(self) -> bool:
@@ -72,8 +75,11 @@ class Straggler:
 
     def why(self) -> str:
         """Say in which phase it is slow: `slow in data, 41 ms a step above the others`."""
+        if self.once is not None:
+            step = "" if self.once.step is None else f", in step {self.once.step}"
+            return f"kept the others waiting once, for {format_seconds(self.once.seconds)}{step}"
         if self.phase is None:
-            return "it is not slower than the others in data or compute"
+            return "not slower than the others in data or compute"
         slow = str(self.phase) if self.phase is Phase.BETWEEN else f"in {self.phase}"
         return f"slow {slow}, {1000 * self.excess_s:.3g} ms a {self.unit} above the others"
 
@@ -91,6 +97,9 @@ def find_straggler(ledger: Ledger) -> Straggler | None:
     excess = {phase: own[phase] - statistics.median(row[phase] for row in beside) for phase in own}
     phase = max(excess, key=lambda each: excess[each])
     explained = excess[phase] >= _EXPLAINED * worst.caused_s / len(others)
+    longest = ledger.longest.get(worst.rank)
+    once = longest if longest and longest.seconds * len(others) > worst.caused_s / 2 else None
+    explained = explained and once is None
     return Straggler(
         rank=worst.rank,
         cost=worst.caused_s / spent_s,
@@ -99,6 +108,7 @@ def find_straggler(ledger: Ledger) -> Straggler | None:
         phase=phase if explained else None,
         excess_s=excess[phase] / ledger.count if explained else 0.0,
         unit=ledger.unit,
+        once=once,
     )
 
 
