@@ -198,20 +198,23 @@ class StoreBarrier:
 
     def barrier(self, within_s: float) -> None:
         """Wait for every rank, as often as there is something to wait for."""
-        self.wait_for_all("come to wait", within_s)
+        self._leave("come to wait", "1", within_s, again=True)
 
     def wait_for_all(self, what: str, within_s: float) -> None:
-        """Wait until every rank has called this with the same label; every rank must."""
+        """Wait until every rank has called this with the same label, once or more; each must."""
         self._leave(what, "1", within_s)
 
     def all_gather(self, what: str, value: str, within_s: float) -> list[str]:
         """Return the values of all ranks, in rank order; every rank calls this with its own."""
-        keys = self._leave(what, value, within_s)
+        keys = self._leave(what, value, within_s, again=True)
         return [value.decode() for value in self.store.multi_get(keys)]
 
-    def _leave(self, what: str, value: str, within_s: float) -> list[str]:
-        """Leave a value at the store; return the keys of all ranks' once they are there."""
-        self._calls[what] += 1
+    def _leave(self, what: str, value: str, within_s: float, *, again: bool = False) -> list[str]:
+        """Leave a value at the store; return the keys of all ranks' once they are there.
+
+        If it is to be done `again`, each call with the same label waits anew.
+        """
+        self._calls[what] += again
         prefix = f"{self.session}/{what}/{self._calls[what]}"
         keys = {rank: f"{prefix}/{rank}" for rank in range(self._world_size)}
         self.store.set(keys[self._rank], value)
