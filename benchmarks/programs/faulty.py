@@ -39,7 +39,8 @@ class Fault:
     def __init__(self, args: argparse.Namespace) -> None:
         self.kind, self.at, self.first = args.fault, args.at, args.first
         self.delay_s, self.steps = args.ms / 1000, args.steps
-        self.here = int(os.environ["RANK"]) == args.rank
+        faulty = args.fault not in ("none", *WORK)
+        self.here = faulty and int(os.environ["RANK"]) == args.rank
         self.step = 0
 
     def strike(self, place: str) -> None:
