@@ -52,6 +52,7 @@ def status(rank, *calls, groups=None, **known):
         step_ns=10**7,
         calls=list(calls),
         groups=groups or {"0": (0, 1, 2, 3)},
+        counts={call.group: call.seq for call in calls},
     )
     usual = {"alive": True, "stopped": False, "idle_s": 7.0, "quiet_s": 7.0}
     return RankActivity(status=seen, **{**usual, **known})
@@ -91,6 +92,18 @@ def test_a_mismatch_that_did_not_stop_the_odd_rank():
     what, rank = explain_hang([waiting(0), odd, waiting(2), waiting(3)], STACKS)
     assert rank == 1
     assert what.startswith("mismatch: rank 1 called broadcast #42")
+
+
+def test_calls_of_groups_with_other_members_are_not_compared():
+    """Two groups may have one name, if nobody is in both."""
+    ranks = [
+        status(rank, call(1, group="3", nbytes=nbytes, ended=False), groups={"3": members})
+        for members, nbytes in (((0, 2), 4), ((1, 3), 8))
+        for rank in members
+    ]
+    what, rank = explain_hang(ranks, STACKS)
+    assert "which all of its ranks have called" in what
+    assert rank is None
 
 
 def test_other_sizes_are_a_mismatch():

@@ -218,6 +218,29 @@ def test_a_rank_that_left_early_is_told_with_what_it_did_not_call(run):
     )
 
 
+def test_a_rank_that_has_called_much_since_is_not_told_to_have_missed_a_call(run):
+    """Its status has the last 256 calls: rank 2 exchanged messages after the barrier, and left."""
+    for rank in range(3):
+        called(run, rank, ("barrier", 8))
+    for rank in (0, 1):
+        write(run, rank, start(), error(rank, 1.0, consequence=True, trace=LOST))
+    status = StatusWriter(run.rank_status(2))
+    status.call_began(status.add_group("0", range(3)), 1, "barrier", 8, 1, in_backward=False)
+    messages = status.add_group("2>0", (2, 0))
+    for seq in range(1, 300):
+        status.call_began(messages, seq, "send", 4, seq, in_backward=False)
+    assert outcome(run, world_size=3).message.startswith("rank 2 ended without a word; ")
+
+
+def test_of_ranks_that_left_only_what_all_of_them_missed_is_told(run):
+    """Rank 2 had called it, too."""
+    write(run, 0, start(), error(0, 1.0, consequence=True, trace=LOST))
+    called(run, 0, ("all_reduce", 4), ("broadcast", 8))
+    called(run, 1, ("all_reduce", 4))
+    called(run, 2, ("all_reduce", 4), ("broadcast", 8))
+    assert outcome(run, world_size=3).message.startswith("rank 1 or 2 ended without a word; ")
+
+
 def test_errors_of_an_earlier_attempt_are_not_told(run):
     write(run, 0, start(), error(0, 1.0), start(), error(0, 9.0, consequence=True, trace=LOST))
     write(run, 1, start(), error(1, 1.5, consequence=True), start(), error(1, 8.0))

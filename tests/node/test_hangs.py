@@ -98,6 +98,7 @@ def test_each_second_little_is_told_and_all_calls_come_with_the_stacks(tmp_path)
     (idle,) = nodes.follower.sent
     (rank,) = idle["ranks"]
     assert [call["seq"] for call in rank["status"]["calls"]] == [302]
+    assert rank["status"]["counts"] == {"0": 302}
     assert len(json.dumps(idle)) < 700
     nodes.reporter.answer()
     _, stacks = nodes.follower.sent

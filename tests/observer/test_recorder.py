@@ -188,6 +188,21 @@ def test_without_steps_all_time_is_told_from_the_first_call_on(program):
         assert all(event["t"] <= began <= ended <= until for began, ended in event["blocked"])
 
 
+def test_a_rank_that_waits_all_the_time_writes_every_second(program):
+    """Whenever its log is flushed it is within a call, as the one that waits for a straggler."""
+    second = 10**9
+    for _ in range(60):
+        call = program.recorder.call_began("all_reduce", 4, "0", (0,))
+        program.compute(second // 10)
+        program.recorder.flush()
+        program.recorder.call_ended(call)
+    events = read_events(program.path)
+    assert len(events) >= 5
+    assert all(event["total"] <= 1.2 * second for event in events)
+    spans = [span for event in program.end() for span in event["spans"]]
+    assert [span[5] for span in spans] == list(range(1, 61))
+
+
 def test_a_call_that_has_not_ended_is_told_when_it_has(program):
     late = program.recorder.call_began("all_reduce", 4, "0", (0,))
     for _ in range(3):

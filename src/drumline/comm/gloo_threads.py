@@ -53,8 +53,8 @@ def rest_before_destroying() -> None:
 def _gloo_threads() -> list[str]:
     """Return the kernel's account of each of gloo's threads: its state, and how often it ran."""
     accounts = []
-    with contextlib.suppress(OSError):
-        for thread in Path("/proc/self/task").iterdir():
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # this one has just ended
             lines = (thread / "status").read_text().splitlines()
             if lines[0].endswith("pt_gloo_runloop"):
                 accounts.append(" ".join(line for line in lines if _TELLS_OF_RUNNING.search(line)))

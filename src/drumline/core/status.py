@@ -10,6 +10,7 @@ what was written is there for every reader at once, even after SIGKILL.
                  step
         calls    the last collectives and messages, a slot each: of which group, the how-manieth
                  of that group on this rank, kind, bytes, when it began and ended (0: not yet)
+        counts   how many calls of each process group have begun
         groups   the process groups that were seen: name and members of each, as JSON
 
 A reader may see a slot half written. It is gone at the next look, and hangs are looked at twice.
@@ -35,14 +36,17 @@ from drumline.core.processes import start_time
 STACKS_SIGNAL = signal.SIGRTMIN + 9
 """makes an observed rank write the Python stacks of its threads, whatever it is doing"""
 
-_MAGIC = b"DRUMST02"
+_MAGIC = b"DRUMST03"
 _HEAD = struct.Struct("<8sqqqqqqq")  # magic, pid, started, step, step_ns, beats, beat_ns, phase
 _BEAT, _BEAT_AT = struct.Struct("<qqq"), struct.calcsize("<8sqqqq")
 _END = struct.Struct("<q")
 _CALL = struct.Struct("<qqqqqq16s")  # group, seq, flags, nbytes, arrived_ns, ended_ns, op
 _SLOTS = 256
 _CALLS_AT = 64
-_GROUPS_AT = _CALLS_AT + _SLOTS * _CALL.size
+_COUNT = struct.Struct("<q")
+_MOST_GROUPS = 1024
+_COUNTS_AT = _CALLS_AT + _SLOTS * _CALL.size
+_GROUPS_AT = _COUNTS_AT + _MOST_GROUPS * _COUNT.size
 _ENDED_IN_CALL = struct.calcsize("<qqqqq")
 _SIZE = 1 << 16
 _IN_BACKWARD = 1
@@ -90,6 +94,8 @@ class RankStatus(Record):
     calls: list[CallStatus]
     groups: dict[str, tuple[int, ...]]
     """the members of each process group that it has used, by name"""
+    counts: dict[str, int]
+    """how many calls of each it has begun"""
 
     @property
     def is_alive(self) -> bool:
@@ -163,6 +169,8 @@ class StatusWriter:
     ) -> int:
         """Note that a collective or message begins; returns its number in this file."""
         number, self._calls = self._calls, self._calls + 1
+        if group < _MOST_GROUPS:
+            _COUNT.pack_into(self._map, _COUNTS_AT + group * _COUNT.size, seq)
         flags = _IN_BACKWARD if in_backward else 0
         row = (group, seq, flags, nbytes, arrived_ns, 0, op.encode())
         _CALL.pack_into(self._map, _CALLS_AT + number % _SLOTS * _CALL.size, *row)
@@ -180,7 +188,7 @@ class StatusWriter:
         """Note a process group and its members; returns its number in this file."""
         self._groups[name] = tuple(members)
         text = json.dumps(self._groups).encode()
-        if len(text) < _SIZE - _GROUPS_AT - 8:
+        if len(text) < _SIZE - _GROUPS_AT - 8 and len(self._groups) <= _MOST_GROUPS:
             self._map[_GROUPS_AT + 8 : _GROUPS_AT + 8 + len(text)] = text
             struct.pack_into("<q", self._map, _GROUPS_AT, len(text))
         return len(self._groups) - 1
@@ -210,6 +218,7 @@ def read_status(path: Path, rank: int) -> RankStatus | None:
         step_ns=step_ns,
         calls=_read_calls(content, list(groups)),
         groups=groups,
+        counts=_read_counts(content, list(groups)),
     )
 
 
@@ -234,6 +243,11 @@ def _read_calls(content: bytes, groups: Sequence[str]) -> list[CallStatus]:
             )
         )
     return calls
+
+
+def _read_counts(content: bytes, groups: Sequence[str]) -> dict[str, int]:
+    counts = struct.unpack_from(f"<{_MOST_GROUPS}q", content, _COUNTS_AT)
+    return dict(zip(groups, counts, strict=False))
 
 
 def _read_groups(content: bytes) -> dict[str, tuple[int, ...]]:

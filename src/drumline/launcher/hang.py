@@ -12,7 +12,7 @@ progress for a while, `explain_hang` puts the ranks' last calls side by side, gr
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,10 +155,7 @@ _NETWORK = "the network between them does not answer, or one of them was stopped
 
 
 def _has_not_called(rank: RankActivity | None, call: CallStatus) -> bool:
-    if rank is None:
-        return True
-    newest = max((c.seq for c in rank.status.calls if c.group == call.group), default=0)
-    return newest < call.seq
+    return rank is None or rank.status.counts.get(call.group, 0) < call.seq
 
 
 def explain_mismatch(
@@ -166,12 +163,17 @@ def explain_mismatch(
 ) -> tuple[str, int | None] | None:
     """Say which rank called what the others of its group did not: the first time that it did."""
     found = []
-    for group in (group for group in groups if ">" not in group):  # else it is a message
-        statuses = [rank.status for rank in known.values() if group in rank.status.groups]
-        for seq in {c.seq for status in statuses for c in status.calls if c.group == group}:
+    collective = {group for group in groups if ">" not in group}  # else it is a message
+    everybody = [rank.status for rank in known.values()]
+    for group, members in {pair for s in everybody for pair in s.groups.items()}:
+        if group not in collective:
+            continue
+        statuses = [s for s in everybody if s.groups.get(group) == members]
+        for seq in sorted({c.seq for s in statuses for c in s.calls if c.group == group}):
             calls = {s.rank: call for s in statuses if (call := s.call(group, seq)) is not None}
             if len({_kind(call) for call in calls.values()}) > 1:
                 found.append(calls)
+                break
     if not found:
         return None
     calls = min(found, key=lambda calls: min(call.arrived_ns for call in calls.values()))
@@ -196,14 +198,15 @@ def explain_end(run: RunDir, world_size: int) -> tuple[str, int | None] | None:
     return explain_mismatch(groups, ended, {})
 
 
-def missed_call(run: RunDir, world_size: int, left: int) -> str | None:
-    """Name the call that others waited in when a rank of this host left; None: there is none."""
+def missed_call(run: RunDir, world_size: int, left: Collection[int]) -> str | None:
+    """Name the call that others waited in when ranks of this host left; None: there is none."""
     ended = _read_last(run, world_size)
-    others = [rank.status for rank in ended.values() if rank.status.rank != left]
-    for call in sorted((call for status in others for call in status.calls), key=_arrived):
-        members = next(s.groups[call.group] for s in others if call.group in s.groups)
-        if left in members and left in ended and _has_not_called(ended[left], call):
-            waited = [status.rank for status in others if status.call(call.group, call.seq)]
+    others = [rank.status for rank in ended.values() if rank.status.rank not in left]
+    last = [(max(status.calls, key=_arrived), status) for status in others if status.calls]
+    for call, status in sorted(last, key=lambda pair: _arrived(pair[0])):
+        members = status.groups[call.group]
+        if all(r in members and r in ended and _has_not_called(ended[r], call) for r in left):
+            waited = [s.rank for s in others if s.call(call.group, call.seq)]
             return f"{_name(call)} that {name_ranks(waited)} waited in"
     return None
 

@@ -74,7 +74,7 @@ class RunOutcome:
         if errors and missing:
             ranks = " or ".join(self._name(rank) for rank in missing)
             logs = self._log(missing[0]) if len(missing) == 1 else self._logs()
-            call = missed_call(self.run, self.world_size, missing[0])
+            call = missed_call(self.run, self.world_size, missing)
             without = "a word" if call is None else f"calling {call}"
             raise WorkerError(
                 f"rank {ranks} ended without {without}; {self._fold(len(errors))}{logs}",

@@ -85,11 +85,8 @@ class IdleReporter:
 
 
 def _shortened(rank: RankActivity) -> RankActivity:
-    """Leave out all calls but those that a rank waits in, and its newest of each group."""
-    status = rank.status
-    newest = {call.group: call for call in sorted(status.calls, key=lambda call: call.seq)}
-    calls = {(call.group, call.seq): call for call in (*status.waits_in, *newest.values())}
-    return replace(rank, status=replace(status, calls=list(calls.values())))
+    """Leave out all calls but those that a rank waits in."""
+    return replace(rank, status=replace(rank.status, calls=rank.status.waits_in))
 
 
 class JobHangWatch:

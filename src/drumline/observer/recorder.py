@@ -267,21 +267,22 @@ class Recorder:
             self._events.flush()
 
     def _end_idle_stretch(self, now: int) -> None:
-        """End what lies outside of steps, now and then, where a call has ended.
+        """End what lies outside of steps, now and then: here, or before the call that goes on.
 
         Without steps, what is computed before a call counts with it.
         """
         notes = self._notes
-        idle = now - self._since > (_IDLE_NS if self.steps else _STRETCH_NS)
+        if now - self._since <= (_IDLE_NS if self.steps else _STRETCH_NS):
+            return
         within = bool(notes.calls and not notes.calls[-1].ended)
-        before = not notes.calls and not self.steps
-        if idle and not (notes.updates or notes.backwards or notes.fetches or within or before):
-            self._end_stretch(now)
+        over = len(notes.calls) > within or (self.steps and not within)
+        if over and not (notes.updates or notes.backwards or notes.fetches):
+            self._end_stretch(notes.calls[-1].arrived if within else now)
             self._write()
 
-    def _end_stretch(self, now: int) -> None:
-        self._over.append(Stretch(notes=self._notes.cut(now), since=self._since, until=now))
-        self._since = now
+    def _end_stretch(self, until: int) -> None:
+        self._over.append(Stretch(notes=self._notes.cut(until), since=self._since, until=until))
+        self._since = until
 
     def close(self) -> None:
         """Write out all that is known; the program has ended."""

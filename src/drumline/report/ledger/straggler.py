@@ -74,12 +74,10 @@ class Straggler:
         return self.phase is not None and self.cost >= _LEAST_COST and self.waited_share > 0.5
 
     def why(self) -> str:
-        """Say in which phase it is slow: `slow in data, 41 ms a step above the others`."""
+        """Say why the others wait: `slow in data, 41 ms a step above the others`, or once."""
         if self.once is not None:
             step = "" if self.once.step is None else f", in step {self.once.step}"
             return f"kept the others waiting once, for {format_seconds(self.once.seconds)}{step}"
-        if self.phase is None:
-            return "not slower than the others in data or compute"
         slow = str(self.phase) if self.phase is Phase.BETWEEN else f"in {self.phase}"
         return f"slow {slow}, {1000 * self.excess_s:.3g} ms a {self.unit} above the others"
 
