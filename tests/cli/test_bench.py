@@ -112,6 +112,8 @@ def test_a_barrier_has_no_size(drumline):
     assert set(json.loads((drumline.folder / "kept" / "probe.json").read_text())) == {
         *("collective", "rivals", "sizes", "workers", "rounds", "budget_s", "timeout_s")
     }
+    statuses = list((drumline.folder / "kept" / "events").glob("*.status"))
+    assert statuses == [], "a rank was observed, which takes as long as a small collective"
 
 
 @pytest.mark.slow

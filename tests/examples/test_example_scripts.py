@@ -33,7 +33,8 @@ def test_the_script_runs_alone(run_here):
 @pytest.mark.slow
 def test_the_script_gives_the_same_under_drumline_and_torchrun(run_here):
     ours = run_here("drumline", "run", "-j", "1x2", SCRIPT, "--epochs", 2)
-    theirs = run_here("torchrun", "--nproc-per-node", 2, SCRIPT, "--epochs", 2)
+    # code=None: one in ten plain gloo programs aborts under torchrun when all is done
+    theirs = run_here("torchrun", "--nproc-per-node", 2, SCRIPT, "--epochs", 2, code=None)
     assert {"[0] rank 0 of 2 on cpu, gloo", "[1] rank 1 of 2 on cpu, gloo"} < set(ours.lines)
     assert losses_in(ours.lines) == losses_in(theirs.lines)
     assert len(losses_in(ours.lines)) == 2

@@ -81,7 +81,7 @@ def test_terminals_with_other_words_are_told_in_both(drumline):
     assert (answer.code, other.returncode) == (2, 2)
     said = (
         "drumline: rank 1 has --world-size 3 and optimizer.lr=0.5, but rank 0 has --world-size 2 "
-        "and optimizer.lr=0.05; end all ranks, and start them again with the same arguments\n"
+        "and optimizer.lr=0.1; end all ranks, and start them again with the same arguments\n"
     )
     assert answer.err == said
     assert err.endswith(said)

@@ -51,7 +51,7 @@ def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline, deed)
     assert answer.code == 1
     assert answer.err.startswith("drumline: rank 1 stopped answering: rank 0 waited")
     log = (drumline.folder / "runs" / "run-1" / "logs" / "node-0.log").read_text()
-    assert "Terminating process" in log
+    assert "closing signal" in log
     assert "Unable to shutdown" not in log  # nobody gave a stopped rank time to end
 
 

@@ -104,11 +104,11 @@ def run_script(
     *,
     note: Path,
     last: list[Callable[[], None]],
-    observed: bool = True,
+    observed: bool,
 ) -> None:
     """Run a script of the user's, or MODULE and a module, as a rank; `last` as in `run_worker`.
 
-    `observed`: whether its steps and collectives are noted.
+    `observed`: whether its steps and collectives are noted, which takes time itself.
     """
     from drumline.comm.gloo_threads import rest_before_destroying
     from drumline.comm.group import pin_interface, register_backends
@@ -218,7 +218,7 @@ def _run_mpi_rank() -> int:
     child = os.fork()
     if child == 0:
         die_with_parent(parent)  # before torch, which takes a while to load
-        _train(str(run.path))
+        _run_forked(run, tuple(sys.argv[2:]))
         return 0
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
@@ -227,6 +227,18 @@ def _run_mpi_rank() -> int:
         with EventWriter(run.node_events(0)) as events:
             events.write("worker_exit", rank=rank, exit_code=code, time=time.time())
     return code if code >= 0 else 128 - code
+
+
+def _run_forked(run: RunDir, script: tuple[str, ...]) -> None:
+    if not script:
+        _train(str(run.path))
+        return
+    last: list[Callable[[], None]] = []
+    try:
+        run_script(run, script, note=Path(os.devnull), last=last, observed=False)
+    finally:
+        for ending in last:
+            ending()
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class AgentTask(Record):
     """the share of CPU time that the workers of this node get"""
     script: tuple[str, ...] = ()
     """a script or MODULE and a module, with arguments; empty: train by the run's spec"""
-    observed: bool = True
+    observed: bool = False
     """whether a script's steps and collectives are noted"""
     function: str = ""
     """the folder of a function to call (`core/calls.py`), in place of both"""
