@@ -1,6 +1,6 @@
 """Put faults into six ordinary programs under `drumline run`, and count what it names rightly.
 
-    python benchmarks/faults.py [--jobs 2] [--only TEXT] [--json PATH] [--log PATH]
+    python benchmarks/faults.py [--healthy] [--jobs 2] [--only TEXT] [--json PATH] [--log PATH]
 
 Three ranks train with plain DDP, FSDP2, Lightning, Accelerate, transformers' Trainer, or add
 numbers up without a model (`programs/faulty.py`). Something goes wrong on one of them:
@@ -12,8 +12,9 @@ numbers up without a model (`programs/faulty.py`). Something goes wrong on one o
     link       one of three simulated nodes has a slow link      the node
 
 The right column must be in what the run prints, and not only in its files. A hang must be told
-within 5 s of the moment at which it struck. Beside these, healthy runs (an evaluation of 12 s, a
-checkpoint of 20 s, compilation in the first step), in which nobody may be named at all.
+within 5 s of the moment at which it struck. `--healthy`: runs without a fault (an evaluation of
+12 s, a checkpoint of 20 s, compilation in the first step), in which no hang may be told and nobody
+may be called slow. That rank 0 kept the others waiting once, as it evaluated or saved, is true.
 """
 
 from __future__ import annotations
@@ -157,15 +158,18 @@ def _told_after(folder: Path) -> float | None:
 
 
 def _judge(case: Case, said: str, code: int) -> bool:
-    """Whether the right one was named, and nothing else."""
+    """Whether the right one was named, and no other rank was called slow."""
     who = f"rank {case.rank}"
+    slow = set(re.findall(r"(rank \d+) (?:cost|is slow)", said))
     stack = re.search(rf"^  {who}: (.*)", said, re.MULTILINE)
     place = stack.group(1) if stack else ""
     if case.kind == "healthy":
-        return code == 0 and not re.search("no progress|is slow|rank \\d cost", said)
+        blamed = "waiting for rank" in said and case.fault not in ("evaluation", "checkpoint")
+        return code == 0 and not slow and not blamed and "no progress" not in said
     if case.kind == "delay":
         phase = "data" if case.at == "data" and case.program != "loop" else "compute"
-        return code == 0 and bool(re.search(rf"^{who} is slow in {phase},", said, re.MULTILINE))
+        told = re.search(rf"^{who} is slow in {phase},", said, re.MULTILINE)
+        return code == 0 and slow == {who} and told is not None
     if case.kind == "hang":
         where = PLACES.get(case.at, "strike")
         where = "loop" if case.program == "loop" and case.at != "collective" else where
@@ -206,7 +210,8 @@ def main() -> int:
                 with args.log.open("a") as log:
                     log.write(json.dumps(asdict(outcome)) + "\n")
     _report(found, args.json, healthy=args.healthy)
-    return 0 if sum(one.right for one in found) >= 0.95 * len(found) else 1
+    least = len(found) if args.healthy else 0.95 * len(found)
+    return 0 if sum(one.right for one in found) >= least else 1
 
 
 def _report(found: Sequence[Outcome], path: Path | None, *, healthy: bool) -> None:
@@ -230,9 +235,9 @@ def _report(found: Sequence[Outcome], path: Path | None, *, healthy: bool) -> No
         for program in programs
     ]
     rows.append(["all", *(count(**{column: kind}) for kind in kinds), count()])
-    note = f"Runs of {RANKS} ranks in which nobody may be named, and nobody was."
+    note = f"Runs of {RANKS} ranks in which, as is right, no hang was told and nobody called slow."
     if not healthy:
-        note = f"Runs of {RANKS} ranks in which the right rank (or node) and phase were named."
+        note = f"Runs of {RANKS} ranks in which the right rank (or node), and phase, were named."
     if delays := sorted(one.told_after_s for one in found if one.told_after_s is not None):
         middle = delays[len(delays) // 2]
         note += (
