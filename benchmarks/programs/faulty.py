@@ -43,11 +43,10 @@ class Fault:
         self.here = faulty and int(os.environ["RANK"]) == args.rank
         self.step = 0
 
-    def strike(self, place: str) -> None:
-        """Do what this fault does, if it strikes this rank here and now."""
+    def strike(self, place: str, share: int = 1) -> None:
+        """Do what this fault does, or a share of a delay, if it strikes this rank here and now."""
         if not self.here or place != self.at or self.step < self.first:
             return
-        share = BATCH if place == "data" else 1
         if self.kind not in DELAYS:
             Path("struck").write_text(str(time.time()))
             self.first = sys.maxsize
@@ -91,7 +90,7 @@ class Samples(Dataset[tuple[Tensor, Tensor]]):
         return len(self.inputs)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        self.fault.strike("data")
+        self.fault.strike("data", share=BATCH)
         return self.inputs[index], self.targets[index]
 
 
