@@ -37,7 +37,7 @@ from drumline.data.splits import (
     TextSplit,
     encode,
     hold_out,
-    take,
+    subset,
 )
 from drumline.data.table import Table, read_table, table_files
 from drumline.spec.data import DataSpec, Task
@@ -110,7 +110,7 @@ def _divide(spec: DataSpec, parts: Mapping[str, Split]) -> dict[str, Split]:
     if "test" not in found:
         found["train"], found["test"] = hold_out(found["train"], spec.test_share)
     if spec.samples is not None and spec.samples < len(found["train"]):
-        found["train"] = take(found["train"], spec.samples)
+        found["train"] = subset(found["train"], spec.samples)
     if "validation" not in found and isinstance(spec.validation, float):
         found["train"], found["validation"] = hold_out(found["train"], spec.validation)
     return found

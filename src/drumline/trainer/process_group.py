@@ -38,7 +38,7 @@ class Ranks:
     """the address of rank 0"""
 
     @contextlib.contextmanager
-    def first_of_each_host(self, rank: RankInfo) -> Iterator[None]:
+    def local_rank_zero_first(self, rank: RankInfo) -> Iterator[None]:
         """Let the first rank of each host load before the others of it do; every rank calls this.
 
         A factory of data may download it: the others find it there, whole.
