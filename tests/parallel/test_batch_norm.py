@@ -76,6 +76,9 @@ def test_a_made_up_batch_leaves_no_trace_in_statistics():
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, before[name]), name
     assert [layer.training for layer in model] == [True, False]
+    by_torch = nn.SyncBatchNorm(3)  # in evaluation it leaves out the collective that others are in
+    with frozen_batch_norm(by_torch, when=True):
+        assert by_torch.training
     with frozen_batch_norm(model, when=False):
         model(torch.ones(2, 3))
     assert model[0].num_batches_tracked == 1
