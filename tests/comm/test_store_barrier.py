@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from drumline.comm import StoreBarrier
-from drumline.core.errors import CommError, UsageError
+from drumline.core.errors import CommError, PeerError, UsageError
 
 
 def meet(rank, world_size, path, absent):
@@ -88,6 +88,17 @@ def test_ranks_that_were_started_with_other_words_are_told_at_all_of_them(run_ra
     smaller = "rank 1 has --world-size 3, but rank 0 has --world-size 9"
     assert answers[0] == answers[1] == ["", other_run, other_keys, larger, smaller]
     assert answers[2] == ["", other_run, other_keys]
+
+
+def test_a_rank_that_fails_is_named_with_its_error_and_nobody_waits_for_more():
+    store = dist.HashStore()
+    ranks = [StoreBarrier(store, rank=rank, world_size=3) for rank in range(3)]
+    ranks[1].fail("load the data", FileNotFoundError("no train.bin"))
+    began = time.monotonic()
+    for rank in (0, 2):
+        with pytest.raises(PeerError, match=r"rank 1 could not load the data: FileNotFou.*: no tr"):
+            ranks[rank].wait_for_all("load the data", 60)
+    assert time.monotonic() - began < 30
 
 
 def test_a_store_that_is_gone_is_no_rank_s_fault():

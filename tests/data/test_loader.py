@@ -251,6 +251,15 @@ def test_a_folder_with_sets(tmp_path: Path) -> None:
     assert [len(targets) for _, targets in data.train.batches(PIECES)] == [2, 1, 3]
 
 
+def test_two_folders_for_one_set_are_refused_before_ranks_start(tmp_path: Path) -> None:
+    for name in ("train", "val", "Validation"):
+        make_images(tmp_path / name)
+    with pytest.raises(DrumlineError, match="both Validation and val, which mean the same; ren"):
+        check_data(DataSpec(name=f"{tmp_path}/"))
+    (tmp_path / "train").rename(tmp_path / "dog")  # no sets, but classes
+    assert folder_data(f"{tmp_path}/").outputs == 3
+
+
 def test_images_of_16_bits_and_with_alpha(tmp_path: Path) -> None:
     """Pillow itself would clip 16 bits to 8, and see three colors in gray with alpha."""
     deep = np.array([[0, 257], [32896, 65535]], dtype=np.uint16)

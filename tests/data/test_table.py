@@ -217,6 +217,18 @@ def test_parts_of_arrays(folder: Path, name: str) -> None:
     assert [len(part) for part in (data.train, data.test, data.validation or ())] == [3, 3, 2]
 
 
+def test_two_names_for_one_part_are_refused_before_ranks_start(folder: Path) -> None:
+    x, y = np.ones((6, 2)), np.arange(6) % 2
+    for more, words in (
+        ({"x_val": x, "x_valid": x}, "a.npz has both x_val and x_valid"),
+        ({"x_train": x}, "a.npz has both x and x_train"),
+    ):
+        np.savez(folder / "a.npz", x=x, y=y, **more)
+        for read in (check_data, read_table):
+            with pytest.raises(DrumlineError, match=f"{words}, which mean the same; rename"):
+                read(DataSpec(name="a.npz"))
+
+
 def test_images_stay_bytes_and_are_normalised_by_the_training_ones(folder: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 200, (2000, 6, 5), dtype=np.uint8)
     for y in (np.arange(2000) % 2, np.arange(2000) / 7):

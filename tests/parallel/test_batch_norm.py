@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
-from drumline.parallel.batch_norm import apply_sync_batch_norm, keep_statistics
+from drumline.parallel.batch_norm import apply_sync_batch_norm, frozen_batch_norm
 from drumline.spec.load import validate_spec
 from drumline.trainer.runners.base import call_model, check_backend
 from training import train_in
@@ -71,12 +71,15 @@ def test_a_made_up_batch_leaves_no_trace_in_statistics():
     model = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3)).train()
     model[1].eval()  # frozen by the user: it stays so
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with keep_statistics(model, unless=False):
+    with frozen_batch_norm(model, when=True):
         model(torch.ones(1, 3))
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, before[name]), name
     assert [layer.training for layer in model] == [True, False]
-    with keep_statistics(model, unless=True):
+    by_torch = nn.SyncBatchNorm(3)  # in evaluation it leaves out the collective that others are in
+    with frozen_batch_norm(by_torch, when=True):
+        assert by_torch.training
+    with frozen_batch_norm(model, when=False):
         model(torch.ones(2, 3))
     assert model[0].num_batches_tracked == 1
 

@@ -140,6 +140,7 @@ def refusals(rank, world_size):
         lambda: Pipeline(build(), 2, microbatches=0),
         lambda: TensorParallel(build(), 2).load_state_dict({"first.weight": torch.zeros(1)}),
         lambda: TensorParallel(build(), 2).load_state_dict({"frist.weight": torch.zeros(1)}),
+        lambda: TensorParallel(build(), 2).load_state_dict({}, assign=True),
     ):
         with pytest.raises(UsageError) as raised:
             make()
@@ -154,7 +155,7 @@ def refusals(rank, world_size):
 
 
 def test_what_cannot_be_is_refused_with_a_way_out(run_ranks):
-    three, ways, balance, schedule, microbatches, shape, names = run_ranks(refusals, 2)[0]
+    three, ways, balance, schedule, microbatches, shape, names, assign = run_ranks(refusals, 2)[0]
     assert "2 ranks cannot be shared out among copies of a model in 3 parts" in three
     assert "set stages to a divisor of 2" in three
     assert "set ways to a divisor of 2" in ways
@@ -164,6 +165,7 @@ def test_what_cannot_be_is_refused_with_a_way_out(run_ranks):
     assert "a shape of [1] for first.weight, which is [8, 8] here; give what state_dict()" in shape
     assert "the state lacks shift, tokens.weight, " in names
     assert "has frist.weight that the model has not; give what" in names
+    assert "assign=True would replace" in assign
 
 
 def test_without_a_group_they_say_so():

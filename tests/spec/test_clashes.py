@@ -32,6 +32,8 @@ PLATEAU = {"name": "ReduceLROnPlateau"}
         ({"model": {"name": "mine:net", "weights": ["https://me:pw@host/x"]}}, "weights looks"),
         ({"loggers": [{"name": "mlflow", "uri": "https://user:pw@host"}]}, "uri looks like"),
         ({"loggers": [{"name": "mine:log", "own_key": "x"}]}, "own_key looks like"),
+        ({"loggers": [{"name": "mine:log", "passwd": "x"}]}, "passwd looks like"),
+        ({"loggers": [{"name": "mine:log", "db_pwd": "x"}]}, "db_pwd looks like"),
         ({"optimizer": {"name": "mine:o", "groups": [{"match": "*", "api_key": "x"}]}}, "api_key"),
         ({"schedule": {**PLATEAU, "per": "step"}}, "looks at the score of an epoch.*leave per out"),
         ({"schedule": PLATEAU, "evaluate": False}, "schedule.metric looks at scores, and evaluate"),
@@ -47,6 +49,7 @@ def test_secrets_and_scores_that_nobody_measures_are_refused(values, said):
     [
         {"data": {"name": "mine:text", "pad_token": "<pad>", "sort_key": "length", "token": None}},
         {"data": {"name": "mine:text", "use_auth_token": True, "source": "https://host/a@b"}},
+        {"data": {"name": "mine:text", "source": "https://host?mail=a@b#c@d"}},
         {"loggers": [{"name": "mlflow", "uri": "http://host:5000"}]},
         {"schedule": {"name": "StepLR", "step_size": 1}, "evaluate": False},
     ],

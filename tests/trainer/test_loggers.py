@@ -2,6 +2,8 @@
 
 import json
 import os
+import sqlite3
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ from drumline.core.errors import UsageError
 from drumline.launcher.preflight import check_factories
 from drumline.spec.load import load_spec
 from drumline.trainer.loggers import protocol
-from own_parts import Slow
+from own_parts import Slow, Table
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"
 JOB = ("model=mlp", "data.samples=640", "max_steps=5", "strategy=allreduce")
@@ -80,15 +82,52 @@ def test_nobody_waits_for_a_slow_logger(drumline, tmp_path):
     assert (tmp_path / "runs/run-1/slow").read_text().split() == ["2", "4", "finish"]
 
 
-def test_a_logger_that_does_not_end_is_left_behind(tmp_path, monkeypatch):
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def loggers(told):
+    return protocol.Loggers(SimpleNamespace(write=lambda kind, text: told.append(text)))
+
+
+def test_a_logger_is_made_and_called_on_one_thread(tmp_path, loggers, told):
+    """As SQLite asks for, which belongs to the thread that opened it."""
+    loggers.add("table", lambda: Table(tmp_path))
+    loggers.log(1, {"loss": 0.5})
+    loggers.finish({})
+    assert told == []
+    with sqlite3.connect(tmp_path / "table") as table:
+        assert table.execute("select * from seen").fetchall() == [(1, 0.5)]
+    table.close()
+
+
+@pytest.mark.parametrize("error", [UsageError("no such server"), SystemExit(3)])
+def test_what_making_a_logger_raises_is_raised_by_adding_it(loggers, error):
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        loggers.add("failing", fail)
+    assert caught.value is error
+    assert not loggers
+
+
+def test_a_logger_that_exits_is_noted_as_failed(loggers, told):
+    loggers.add("leaves", lambda: SimpleNamespace(log=lambda *_: sys.exit("bye"), finish=print))
+    loggers.log(1, {})
+    loggers.finish({})
+    assert told == ["logger leaves failed (SystemExit: bye); the run goes on without it"]
+
+
+def test_a_logger_that_does_not_end_is_left_behind(tmp_path, monkeypatch, loggers, told):
     monkeypatch.setattr(protocol, "FINISH_S", 0.2)
-    told = []
-    events = SimpleNamespace(write=lambda kind, text: told.append(text))
-    goes_on, loggers = threading.Event(), protocol.Loggers(events)
+    goes_on = threading.Event()
     stuck = SimpleNamespace(log=lambda *_: goes_on.wait(), finish=told.append)
-    quick, seen = Slow(0, tmp_path), tmp_path / "slow"
-    loggers.add("stuck", stuck)
-    loggers.add("quick", quick)
+    seen = tmp_path / "slow"
+    loggers.add("stuck", lambda: stuck)
+    loggers.add("quick", lambda: Slow(0, tmp_path))
     for step in (1, 2):
         loggers.log(step, {})
     loggers.finish({})

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from drumline.comm.group import BackendChoice
 from drumline.core.rundir import RunDir
 from drumline.trainer.evaluation import evaluate
+from drumline.trainer.summary import write_summary
 from training import train_in
 
 JOB = {
@@ -63,6 +65,21 @@ def test_scores_are_of_the_whole_set_on_any_number_of_ranks(run_ranks):
             assert event["metrics"][name] == pytest.approx(test[name], abs=1e-12)
             assert event["validation"][name] == pytest.approx(held_out[name], abs=1e-12)
         assert event["metrics"]["f1"] == alone["metrics"]["f1"]
+
+
+def summarise_without_data(rank, world_size, folder):
+    """Train, lose the data, write the summary."""
+    run = RunDir(Path(folder))
+    trainer, scores = train_in(run, rank, world_size, {**JOB, "epochs": 1})
+    trainer.context.data.train.data.tensors = ()
+    backend = BackendChoice(backend="gloo", why="")
+    return write_summary(run, trainer.monitor, trainer.state, scores, backend)["given"]
+
+
+def test_a_summary_reads_no_data(run_ranks, tmp_path):
+    assert run_ranks(summarise_without_data, 1, str(tmp_path)) == [
+        {"outputs": 1, "classes": 1, "features": (3,)}
+    ]
 
 
 def stop_and_note(rank, world_size, folder):

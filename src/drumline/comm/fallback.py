@@ -18,7 +18,6 @@ go of a tensor. So every method that C++ looks for in Python is defined, here or
 
 from __future__ import annotations
 
-import abc
 import os
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -116,11 +115,11 @@ class GlooFallback(ProcessGroup):
             job = profiled(f"{self.backend_name}:{what}", inputs or tensors, job)
         return self._begin(what, job, tensors, opts, profiling=profiling)
 
-    @abc.abstractmethod
     def _begin(
         self, what: str, job: Collective, tensors: list[Tensor], opts: Any, *, profiling: bool
     ) -> dist.Work:
         """Make a collective now, or in its turn."""
+        raise NotImplementedError
 
 
 _OPERATIONS = (dist.ReduceOp, dist.ReduceOp.RedOpType)

@@ -14,10 +14,13 @@ Ranks that were started one by one compare what they were started with (`agree`)
     (1) rank 0 leaves its arguments
     (2) each other rank reads them, and leaves a mark if its own are the same;
     (3) if not, it leaves the difference in the place of every mark, so that nobody waits for more
+
+A rank that fails while the others wait (`fail`) leaves its error in the same way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -42,7 +45,7 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 _ANSWER_S = 2.0
 _LINGER_S = 0.5
-_SAME = "the same"
+_SAME, _HERE = "the same", "1"
 
 
 def serve_store(host: str, port: int, timeout_s: float) -> TCPStore:
@@ -198,11 +201,29 @@ class StoreBarrier:
 
     def barrier(self, within_s: float) -> None:
         """Wait for every rank, as often as there is something to wait for."""
-        self._leave("come to wait", "1", within_s, again=True)
+        self._leave("come to wait", _HERE, within_s, again=True)
 
     def wait_for_all(self, what: str, within_s: float) -> None:
-        """Wait until every rank has called this with the same label, once or more; each must."""
-        self._leave(what, "1", within_s)
+        """Wait until every rank has called this with the same label, once or more; each must.
+
+        Raises:
+            PeerError: says which ranks did not come in time, or which one has failed.
+        """
+        keys = self._leave(what, _HERE, within_s)
+        told = {value.decode() for value in self.store.multi_get(keys)} - {_HERE}
+        if told:
+            time.sleep(2 * _LINGER_S)  # the rank's own error comes first
+            rank, _, why = min(told).partition(" ")
+            raise PeerError(f"rank {self._name(int(rank))} could not {what}: {why}", rank=int(rank))
+
+    def fail(self, what: str, error: BaseException) -> None:
+        """Tell all ranks that wait for this, now or later, that this one will not come."""
+        why = f"{self._rank} {type(error).__name__}: {error}"
+        with contextlib.suppress(RuntimeError):  # the store may be gone, too
+            for key in self._keys(what):
+                self.store.set(key, why)
+        if self._rank == 0:
+            time.sleep(_LINGER_S)  # the store may be ours, and the others have to read it
 
     def all_gather(self, what: str, value: str, within_s: float) -> list[str]:
         """Return the values of all ranks, in rank order; every rank calls this with its own."""
@@ -215,11 +236,15 @@ class StoreBarrier:
         If it is to be done `again`, each call with the same label waits anew.
         """
         self._calls[what] += again
-        prefix = f"{self.session}/{what}/{self._calls[what]}"
-        keys = {rank: f"{prefix}/{rank}" for rank in range(self._world_size)}
+        keys = self._keys(what)
         self.store.set(keys[self._rank], value)
-        self._wait(keys, what, within_s)
-        return list(keys.values())
+        self._wait(dict(enumerate(keys)), what, within_s)
+        return keys
+
+    def _keys(self, what: str) -> list[str]:
+        """Return where each rank leaves its value in the latest call with this label."""
+        prefix = f"{self.session}/{what}/{self._calls[what]}"
+        return [f"{prefix}/{rank}" for rank in range(self._world_size)]
 
     def _wait(self, keys: Mapping[int, str], what: str, within_s: float) -> None:
         """Wait for the keys that ranks leave at the store; a PeerError names who has not come."""

@@ -25,17 +25,14 @@ class FileLock:
         *,
         flags: int = _CREATE,
         descriptor: int = -1,
-        folder: int | None = None,
     ) -> None:
         """Prepare to lock a file, or a folder (with `flags=os.O_RDONLY`).
 
-        `descriptor` is that of a lock that another process acquired, and handed over; `folder` that
-        of the folder that a relative path begins at.
+        `descriptor` is that of a lock that another process acquired, and handed over.
         """
         self.path = path
         self.descriptor = descriptor
         self._flags = flags | os.O_CLOEXEC
-        self._folder = folder
 
     def acquire(self, wait_s: float | None = None, *, shared: bool = False) -> bool:
         """Lock it, if this object does not yet; returns False where somebody else holds it.
@@ -48,7 +45,7 @@ class FileLock:
             return True
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         deadline = None if wait_s is None else time.monotonic() + wait_s
-        descriptor = os.open(self.path, self._flags, 0o600, dir_fd=self._folder)
+        descriptor = os.open(self.path, self._flags, 0o600)
         try:
             while not _lock(descriptor, kind if deadline is None else kind | fcntl.LOCK_NB):
                 if deadline is not None and time.monotonic() >= deadline:

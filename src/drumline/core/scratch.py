@@ -12,6 +12,7 @@ following a link, must be this user's, and all in it is removed by way of that d
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import stat
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError
-from drumline.core.lock import FileLock, is_locked
+from drumline.core.lock import is_locked
 from drumline.core.processes import deferred_signals
 
 _PREFIX = "drumline-"
@@ -64,7 +65,7 @@ def sweep() -> list[Path]:
             lock = _hold(folder, 0)
             if lock is not None:
                 removed += _clear(path, folder)
-                lock.release()
+                os.close(lock)
     return removed
 
 
@@ -79,8 +80,8 @@ def _root() -> Path:
     return root if len(str(root)) <= _MAX_ROOT else Path("/tmp")
 
 
-def _make() -> tuple[Path, FileLock]:
-    """Make a folder and hold its lock."""
+def _make() -> tuple[Path, int]:
+    """Make a folder and hold its lock; return the lock's descriptor, too."""
     while True:  # until no sweep comes between a folder and its lock
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root()))
         with _opened(path) as folder:
@@ -89,7 +90,7 @@ def _make() -> tuple[Path, FileLock]:
             return path, lock
 
 
-def _remove_own(path: Path, lock: FileLock, owner: int) -> None:
+def _remove_own(path: Path, lock: int, owner: int) -> None:
     """Remove a folder that this process holds; a fork of it leaves the folder alone."""
     with deferred_signals():
         for _ in range(_TRIES if os.getpid() == owner else 0):
@@ -98,7 +99,7 @@ def _remove_own(path: Path, lock: FileLock, owner: int) -> None:
             if not path.exists():
                 break
             time.sleep(_PAUSE_S)
-        lock.release()
+        os.close(lock)
 
 
 @contextlib.contextmanager
@@ -131,11 +132,13 @@ def _clear(path: Path, folder: int) -> list[Path]:
     return []
 
 
-def _hold(folder: int, flags: int) -> FileLock | None:
-    """Lock a folder; None where another process holds or removes it."""
-    lock = FileLock(_LOCK, flags=os.O_RDWR | os.O_NOFOLLOW | flags, folder=folder)
-    if lock.acquire(0):
-        if os.fstat(lock.descriptor).st_uid == os.getuid() and _LOCK in os.listdir(folder):
+def _hold(folder: int, flags: int) -> int | None:
+    """Lock a folder, and return the descriptor; None where another process holds or removes it."""
+    flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.open(_LOCK, flags, 0o600, dir_fd=folder)
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_uid == os.getuid() and _LOCK in os.listdir(folder):
             return lock
-        lock.release()
+    os.close(lock)
     return None

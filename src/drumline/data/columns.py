@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from drumline.core.errors import DataError, UsageError
 from drumline.core.formatting import nearest
-from drumline.data.parts import split_name
+from drumline.data.parts import by_meaning, split_name
 
 Column = npt.NDArray[Any]
 Parts = dict[str, dict[str, Column]]
@@ -64,7 +64,7 @@ def column_names(path: Path) -> list[str] | None:
         if suffix == ".npz":
             with zipfile.ZipFile(path) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
-            return list(dict.fromkeys(split_name(name)[0] for name in names))
+            return list(dict.fromkeys(base for base, _ in by_meaning(path, names, split_name)))
         if suffix == ".npy":
             return None
         with open_file(path) as file:
@@ -208,8 +208,7 @@ def plain(column: Column) -> Column:
 def _read_npz(path: Path) -> Parts:
     parts: Parts = {"train": {}}
     with np.load(path) as archive:
-        for name in archive.files:
-            base, part = split_name(name)
+        for (base, part), name in by_meaning(path, archive.files, split_name).items():
             parts.setdefault(part, {})[base] = archive[name]
     for columns in parts.values():
         lengths = {name: column.shape[0] if column.ndim else 0 for name, column in columns.items()}

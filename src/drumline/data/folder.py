@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from drumline.core.errors import DataError
 from drumline.core.formatting import nearest
-from drumline.data.parts import part_of
+from drumline.data.parts import by_meaning, part_of
 from drumline.spec.data import DataSpec
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
@@ -112,9 +112,10 @@ def find_sets(folder: Path) -> dict[str, Path]:
             folder.name, [path.name for path in beside], "give its path from this folder"
         )
         raise DataError(f"data: there is no folder {folder}; {near}", path=folder)
-    folders = [path for path in folder.iterdir() if path.is_dir()]
-    sets = {part: path for path in folders if (part := part_of(path.name)) is not None}
-    return sets if "train" in sets else {"train": folder}
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    if "train" not in map(part_of, names):  # they are classes
+        return {"train": folder}
+    return {part: folder / name for part, name in by_meaning(folder, names, part_of).items()}
 
 
 def list_classes(folder: Path) -> tuple[str, ...]:

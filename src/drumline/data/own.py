@@ -7,6 +7,7 @@ on, and a share of the rest (`data.validation`), if that is asked for, what it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from drumline.core.errors import DataError, UsageError
-from drumline.core.factory import FactoryKind, parameters_of
+from drumline.core.factory import parameters_of
 from drumline.data.columns import Column, open_file
 from drumline.data.folder import read_folder
 from drumline.data.loader import (
@@ -37,20 +38,14 @@ from drumline.data.splits import (
     TextSplit,
     encode,
     hold_out,
-    take,
+    subset,
 )
 from drumline.data.table import Table, read_table, table_files
-from drumline.spec.data import DataSpec, Task
+from drumline.spec.data import COLLATES, DataSpec, Task
 
 _ROWS = 1000  # of images that are looked at together
 _GIVEN = tuple(key for key in DataSpec.model_fields if key not in ("name", "partition"))
-FACTORIES = FactoryKind(
-    what="data set",
-    returns="a data set, or a pair of them to train and to test on",
-    key="data",
-    given=("seed", *_GIVEN),
-)
-COLLATES = FactoryKind(what="collate", returns="(inputs, targets)", key="data.collate")
+_KIND = replace(DataSpec.factories, given=("seed", *_GIVEN))
 
 
 def build_own(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
@@ -110,7 +105,7 @@ def _divide(spec: DataSpec, parts: Mapping[str, Split]) -> dict[str, Split]:
     if "test" not in found:
         found["train"], found["test"] = hold_out(found["train"], spec.test_share)
     if spec.samples is not None and spec.samples < len(found["train"]):
-        found["train"] = take(found["train"], spec.samples)
+        found["train"] = subset(found["train"], spec.samples)
     if "validation" not in found and isinstance(spec.validation, float):
         found["train"], found["validation"] = hold_out(found["train"], spec.validation)
     return found
@@ -233,18 +228,18 @@ def _build_folder(spec: DataSpec, loading: Loading) -> Dataset:
 
 def _build_by_factory(spec: DataSpec, loading: Loading) -> Dataset:
     """Call the user's factory, and see what it returned."""
-    factory = FACTORIES.find(spec.name)
-    FACTORIES.check_options(spec.name, factory, spec.options)
+    factory = _KIND.find(spec.name)
+    _KIND.check_options(spec.name, factory, spec.options)
     given = {key: getattr(spec, key) for key in _GIVEN if _is_wanted(factory, spec, key)}
     with seeded(loading.seed):  # what it draws is the same on every rank
-        made = FACTORIES.call(spec.name, factory, spec.options, seed=loading.seed, **given)
+        made = _KIND.call(spec.name, factory, spec.options, seed=loading.seed, **given)
     sets = dict(zip(PARTS, made, strict=False)) if _is_several(made) else {"train": made}
     for part in sets.values():
         if not is_map_style(part) and not hasattr(part, "__iter__"):
-            raise FACTORIES.wrong_result(spec.name, part)
+            raise _KIND.wrong_result(spec.name, part)
     if isinstance(sets["train"], Iterator):  # what is tested on is kept in memory
         kind = type(sets["train"]).__name__
-        raise FACTORIES.error(
+        raise _KIND.error(
             spec.name,
             f"returns a {kind} to train on, which gives its samples once, but each epoch begins "
             f"anew; return an object whose __iter__ begins with the first sample each time",

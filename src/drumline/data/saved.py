@@ -18,7 +18,7 @@ import numpy.typing as npt
 from drumline.core.errors import DataError, UsageError
 from drumline.data.columns import Column, plain
 from drumline.data.folder import image_form, to_pixels
-from drumline.data.parts import part_of
+from drumline.data.parts import by_meaning, part_of
 from drumline.data.table import choose_columns, encode_target, join
 from drumline.spec.data import DataSpec, Task
 
@@ -86,7 +86,7 @@ def read_saved(spec: DataSpec) -> tuple[dict[str, SavedSet], int, Task]:
         raise UsageError(NOT_INSTALLED.format(name=spec.name)) from None
     loaded = load_from_disk(spec.name)
     sets = dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}
-    found = {part: rows for name, rows in sets.items() if (part := part_of(name)) is not None}
+    found = {part: sets[name] for part, name in by_meaning(spec.name, sets, part_of).items()}
     if "train" not in found:
         raise UsageError(
             f"{spec.name} has the sets {', '.join(sets)}, but none called train; name the folder "

@@ -259,7 +259,7 @@ def hold_out(split: Split, share: float) -> tuple[SplitView, SplitView]:
     return SplitView(split, np.sort(order[:-held])), SplitView(split, np.sort(order[-held:]))
 
 
-def take(split: Split, samples: int) -> SplitView:
+def subset(split: Split, samples: int) -> SplitView:
     """Return a view of so many samples, drawn as those are that are held out: of all classes."""
     return SplitView(split, np.sort(_draw(len(split))[:samples]))
 

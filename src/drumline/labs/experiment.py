@@ -84,7 +84,7 @@ class Results:
         """Whether a training run ended because its loss became NaN or infinite."""
         return any(
             event["event"] == "error" and event.get("type") == DivergenceError.__name__
-            for log in self.until_then(name).rare
+            for log in self.until_then(name).other_events
             for event in log
         )
 

@@ -143,12 +143,16 @@ def _replace(module: nn.Module, link: _Link, made: dict[nn.Module, SyncBatchNorm
 
 
 @contextlib.contextmanager
-def keep_statistics(model: nn.Module, *, unless: bool) -> Iterator[None]:
-    """Keep what is computed in here out of the statistics of batch norm, unless it counts."""
+def frozen_batch_norm(model: nn.Module, *, when: bool) -> Iterator[None]:
+    """Keep what is computed in here out of the statistics of batch norm, when it does not count.
+
+    But not out of those of torch's own SyncBatchNorm: in evaluation it leaves out the collective
+    that the other ranks are in.
+    """
     held = [
         (layer, "counts" if isinstance(layer, SyncBatchNorm) else "training")
-        for layer in model.modules()
-        if isinstance(layer, SyncBatchNorm | _BatchNorm) and not unless
+        for layer in (model.modules() if when else ())
+        if isinstance(layer, SyncBatchNorm | _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
     ]
     before = [getattr(*flag) for flag in held]
     for flag in held:

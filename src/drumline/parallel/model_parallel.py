@@ -92,12 +92,17 @@ class SplitModule(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
     ) -> _IncompatibleKeys:
-        """Copy this rank's part from its own state, or from the whole model's; as torch's does.
+        """Copy this rank's part from its own state, or from the whole model's.
 
         Raises:
             UsageError: a tensor's shape is neither the part's nor the whole; if it is `strict`,
-                also that one is missing, or not in the whole model.
+                also that one is missing, or not in the whole model; `assign` is asked for.
         """
+        if assign:
+            raise UsageError(
+                "assign=True would replace the parameters that gradients are averaged for; leave "
+                "it out, and values are copied"
+            )
         own = self.state_dict()
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in self._names]

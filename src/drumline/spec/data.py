@@ -86,7 +86,9 @@ class DataSpec(FactorySpec):
     """Which data, in what batches, and who sees which samples."""
 
     model_config = ConfigDict(json_schema_extra=_describe_options)
-    factories = FactoryKind(what="data set", returns="a data set, or a pair of them", key="data")
+    factories = FactoryKind(
+        what="data set", returns="a data set, or a pair of them to train and to test on", key="data"
+    )
 
     name: Annotated[str, WithJsonSchema({"type": "string", "pattern": _NAMES})] = "mnist-mini"
     """mnist-mini and shakespeare come with the package, synthetic is made up on the spot, `drumline

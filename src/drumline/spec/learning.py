@@ -106,7 +106,7 @@ class MetricSpec(FactorySpec):
 class LoggerSpec(FactorySpec):
     """Where numbers go, beside the run directory; other keys are options for the logger."""
 
-    secret: ClassVar[re.Pattern[str]] = re.compile("(key|token|secret|password)$")
+    secret: ClassVar[re.Pattern[str]] = re.compile(f"{FactorySpec.secret.pattern}|(key|token)$")
     factories = FactoryKind(
         what="logger",
         returns="an object with log and finish",

@@ -115,7 +115,7 @@ class OptionsSpec(SpecPart):
         return self
 
 
-_PASSWORD_IN_URL = re.compile(r"https?://[^/\s]+@|://[^/\s@]*:[^/\s]*@")
+_PASSWORD_IN_URL = re.compile(r"https?://[^/?#\s]+@|://[^/\s@]*:[^/\s]*@")
 
 
 def _find_secrets(options: Iterable[tuple[str, object]], secret: re.Pattern[str]) -> Iterator[str]:

@@ -77,12 +77,13 @@ def counts_vary(loss: LossSpec, data: DataSpec, train: Split) -> bool:
     """Whether samples may have unequally many predictions: by padding, or targets to ignore.
 
     Where there is one class for each sample, known ahead, it is told by looking; else by the form.
+    What a factory's data calls labels may be changed on the way: by a transform, by `collate`.
     """
     if loss.name not in LOSSES:
         return False  # of which samples are counted
     if loss.name != "cross_entropy":
         return data.collate is not None
-    if train.labels is not None:
+    if train.labels is not None and data.form != "factory":
         return bool((train.labels == IGNORED).any())
     return data.form not in ("built-in", "text")
 

@@ -38,19 +38,25 @@ class Ranks:
     """the address of rank 0"""
 
     @contextlib.contextmanager
-    def first_of_each_host(self, rank: RankInfo) -> Iterator[None]:
+    def local_rank_zero_first(self, rank: RankInfo) -> Iterator[None]:
         """Let the first rank of each host load before the others of it do; every rank calls this.
 
-        A factory of data may download it: the others find it there, whole.
+        A factory of data may download it: the others find it there, whole. Where it fails on a
+        rank, the others raise a PeerError.
         """
         names = [host.name for host in self.hosts]
         first = names.index(names[rank.rank]) == rank.rank
+        turn = "load the data first" if first else "load the data"
         if not first:
-            self.barrier.wait_for_all("load its data first", _FACTORY_S)
-        yield
+            self.barrier.wait_for_all("load the data first", _FACTORY_S)
+        try:
+            yield
+        except BaseException as error:
+            self.barrier.fail(turn, error)
+            raise
+        self.barrier.wait_for_all(turn, _FACTORY_S)
         if first:
-            self.barrier.wait_for_all("load its data first", _FACTORY_S)
-        self.barrier.wait_for_all("load its data", _FACTORY_S)
+            self.barrier.wait_for_all("load the data", _FACTORY_S)
 
 
 def rendezvous(
@@ -74,7 +80,7 @@ def rendezvous(
     if RANK_OPTIONS in os.environ:  # each rank was started on its own, with options of its own
         barrier.agree(json.loads(os.environ[RANK_OPTIONS]), spec.timeout_s)
     barrier.wait_for_all("come", spec.timeout_s)
-    told = barrier.all_gather("say where it is", json.dumps(asdict(this_host())), spec.timeout_s)
+    told = barrier.all_gather("name the host", json.dumps(asdict(this_host())), spec.timeout_s)
     hosts = [HostInfo(**json.loads(host)) for host in told]
     threads = spec.threads or max(1, count_cores() // ranks_with(hosts, hosts[rank.rank]))
     torch.set_num_threads(threads)

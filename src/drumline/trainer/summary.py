@@ -53,7 +53,7 @@ def write_summary(
         "backend_why": backend.why,
         "model": spec.model.name,
         "parameters": context.parameters,
-        "given": context.data.given,
+        "given": context.given,
         "steps": state.step,
         "epochs": -(-state.step // len(context.sampler)),  # begun ones count, too
         "loss": state.loss,

@@ -32,7 +32,7 @@ from drumline.core.rundir import EventWriter, RunDir
 from drumline.data.splits import Inputs
 from drumline.optim import build_optimizer
 from drumline.optim.schedule import Length, build_schedule
-from drumline.parallel.batch_norm import apply_sync_batch_norm, keep_statistics
+from drumline.parallel.batch_norm import apply_sync_batch_norm, frozen_batch_norm
 from drumline.parallel.shard_spec import describe_shard
 from drumline.parallel.strategy import Strategy
 from drumline.parallel.tensor.apply import apply_tensor_parallel
@@ -79,7 +79,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
     ranks = rendezvous(run, spec, rank, device, events)
     footprint = Footprint(device)
     with memory_budget(spec) as held:
-        data, model = load_data_and_model(spec, held, ranks.first_of_each_host(rank))  # (2)
+        data, model = load_data_and_model(spec, held, ranks.local_rank_zero_first(rank))  # (2)
         check_room(spec)
         for note in filter(None, (data.note, note_statistics(spec, model))):
             events.write("note", text=note)
@@ -242,7 +242,7 @@ class ReplicaRunner(ModelRunner):
             if index == 0:
                 step.clock.data_ready()
             pausing = contextlib.nullcontext() if last else self.strategy.no_sync()
-            with pausing, keep_statistics(self.model, unless=counts):
+            with pausing, frozen_batch_norm(self.model, when=not counts):
                 with context.autocast():
                     summed = context.loss.summed(call_model(self.strategy.module, inputs), targets)
                 loss, count = summed.item(), context.loss.count(targets)

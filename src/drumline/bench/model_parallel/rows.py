@@ -84,7 +84,7 @@ class CaseRow:
 def build_case_row(case: ModelParallelCase, run: RunDir, *, kept: bool) -> CaseRow:
     """Build `bench model-parallel`'s row of a finished run: what it cost."""
     spec, record = case.spec, read_record(run)
-    events, steps = record.rare, warm_steps(record.logs)
+    events, steps = record.other_events, warm_steps(record.logs)
     low, median, high = quartiles(record.step_s)
     losses = [point.loss for point in record.curve]
     bubble = record.bubble

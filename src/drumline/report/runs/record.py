@@ -113,7 +113,7 @@ class RunRecord:
     """of a pipeline whose ranks noted what they computed"""
     logs: list[EventLog] = field(default_factory=list)
     """the events of each rank, which may not all fit in memory"""
-    rare: list[list[Event]] = field(default_factory=list)
+    other_events: list[list[Event]] = field(default_factory=list)
     """those of each rank that are no steps or stretches"""
     gaps: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """what could not be read: the key of its sentence in the texts, and what fills it"""
@@ -162,7 +162,7 @@ class RunRecord:
         return {**self._summarize(), **self.summary} if self.script else self.summary
 
     def _summarize(self) -> dict[str, Any]:
-        used = next(iter(_of_kind(self.rare[:1], "backend")), {})
+        used = next(iter(_of_kind(self.other_events[:1], "backend")), {})
         sent = sum(_sent_bytes(self).values())
         found: dict[str, Any] = {
             "name": self.name,
@@ -224,7 +224,7 @@ def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
 
 def _why(record: RunRecord) -> str:
     """Return the error that ended a run, where a rank has logged one after its last start."""
-    for log in record.rare:
+    for log in record.other_events:
         said = ""
         for event in log:
             if event["event"] == "start":
@@ -269,7 +269,7 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
 def _sent_bytes(record: RunRecord) -> dict[int, int]:
     """Tell what each node sent: each rank has counted all that left over its node's interface."""
     by_node: dict[int, int] = {}
-    for rank, log in enumerate(record.rare):
+    for rank, log in enumerate(record.other_events):
         node = rank * record.nodes // len(record.logs)
         for end in _of_kind([log], "end"):
             by_node[node] = max(by_node.get(node, 0), end.get("sent") or 0)
@@ -287,11 +287,12 @@ def _read_events(record: RunRecord) -> None:
     reduces = {} if spec is None else {"aggregator": spec.strategy.aggregator}
     kinds = CollectivesAccount(**reduces)
     bubble = BubbleAccount(Mesh() if spec is None else spec.axes)
-    record.rare = [
+    record.other_events = [
         [event for event in log.outlines() if event["event"] not in TIMED] for log in record.logs
     ]
     peaks = [
-        end.get("peak_gpu_bytes", end.get("peak_bytes")) for end in _of_kind(record.rare, "end")
+        end.get("peak_gpu_bytes", end.get("peak_bytes"))
+        for end in _of_kind(record.other_events, "end")
     ]
     record.peak_bytes = [peak for peak in peaks if peak is not None]
     _read_steps(record, ledger, warm, links, kinds, bubble)
@@ -303,7 +304,7 @@ def _read_events(record: RunRecord) -> None:
 
 def _read_steps(record: RunRecord, *counted: Account) -> None:
     """Read what each step tells, and let others account for them meanwhile."""
-    epochs = [event for event in record.rare[0] if event["event"] == "epoch"]
+    epochs = [event for event in record.other_events[0] if event["event"] == "epoch"]
     scored = [event for event in epochs if event.get("accuracy") is not None]
     curve = _CurveAccount(record, {event["step"] for event in scored})
     account_for(record.logs, every=[curve], counted=counted)

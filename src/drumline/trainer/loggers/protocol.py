@@ -7,8 +7,8 @@
 
 A name is one that is built in, one of an installed package (an entry point of the group
 `drumline.loggers`, whose value is `package.module:factory`), or the user's own factory. A logger
-that fails does not end the run: it is noted, and not called again. Each is called on a thread of
-its own, one call after the other, so that no rank waits for a service that is slow.
+that fails does not end the run: it is noted, and not called again. Each is made and called on a
+thread of its own, one call after the other, so that no step waits for a service that is slow.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import entry_points
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Protocol
 
 from drumline.core.rundir import EventWriter, RunDir
@@ -43,25 +44,33 @@ class Logger(Protocol):
 
 
 class _LoggerThread(Thread):
-    """Makes a logger's calls in their order, until one fails or has been its last."""
+    """Makes a logger, and its calls in their order, until one fails or has been its last."""
 
-    def __init__(self, name: str, logger: Logger) -> None:
+    def __init__(self, name: str, build: Callable[[], Logger]) -> None:
         super().__init__(name=f"logger {name}", daemon=True)
-        self.logger = logger
-        self.calls: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = SimpleQueue()
-        self.error: Exception | None = None
-        self.start()
+        self.calls: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
+        self.error: BaseException | None = None
+        self._build = build
+        self._built = Event()
 
     def run(self) -> None:
-        """Make the calls."""
-        called: Callable[..., None] | None = None
-        while called != self.logger.finish:
-            called, arguments = self.calls.get()
-            try:
-                called(*arguments)
-            except Exception as error:
-                self.error = error
-                break
+        """Make the logger and the calls."""
+        try:
+            logger, method = self._build(), ""
+            self._built.set()
+            while method != "finish":
+                method, arguments = self.calls.get()
+                getattr(logger, method)(*arguments)
+        except BaseException as error:  # a SystemExit would end the thread without a word
+            self.error = error
+        self._built.set()
+
+    def start_and_build(self) -> None:
+        """Start, and wait until the logger is made; raise what making it raises."""
+        self.start()
+        self._built.wait()
+        if self.error is not None:
+            raise self.error
 
 
 class Loggers:
@@ -74,20 +83,22 @@ class Loggers:
     def __bool__(self) -> bool:
         return bool(self._threads)
 
-    def add(self, name: str, logger: Logger) -> None:
-        """Add a logger under the name that notes call it by."""
-        self._threads.append(_LoggerThread(name, logger))
+    def add(self, name: str, build: Callable[[], Logger]) -> None:
+        """Build a logger, and add it under the name that notes call it by."""
+        thread = _LoggerThread(name, build)
+        thread.start_and_build()
+        self._threads.append(thread)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Give numbers to all loggers; does not wait for them."""
         self._note_failures()
         for thread in self._threads:
-            thread.calls.put((thread.logger.log, (step, values)))
+            thread.calls.put(("log", (step, values)))
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         """End all loggers; waits for them, but not for ever."""
         for thread in self._threads:
-            thread.calls.put((thread.logger.finish, (summary,)))
+            thread.calls.put(("finish", (summary,)))
         within_s = _FAILED_S if summary is None else FINISH_S
         until = time.monotonic() + within_s
         for thread in self._threads:
@@ -130,7 +141,7 @@ def build_loggers(
     given = {"run_dir": run.path, "name": run.path.name, "spec": spec.model_dump(mode="json")}
     with made.ended_by_failure():
         for one in spec.loggers:
-            made.add(one.name, _build(one, given))
+            made.add(one.name, partial(_build, one, given))
     return made
 
 

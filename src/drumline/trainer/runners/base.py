@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -59,6 +59,8 @@ class TrainContext:
     sampler: BatchSampler
     parameters: int
     """of the whole model"""
+    given: Mapping[str, object]
+    """what the data tells factories of models"""
     meter: Meter
     loss: LossFunction
     counts_vary: bool
@@ -185,6 +187,7 @@ def build_context(
         data=data.to(device),
         sampler=BatchSampler(plan, rank=axes.replica),
         parameters=parameter_count(model),
+        given=data.given,
         meter=Meter(),
         loss=build_loss(loss, device),
         counts_vary=counts_vary(loss, spec.data, data.train),

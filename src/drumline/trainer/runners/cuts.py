@@ -104,7 +104,7 @@ def build_parts(context: TrainContext, cuts: Cuts, numbers: Sequence[int]) -> li
         seed=spec.seed,
         dtype=getattr(torch, spec.dtype),
         wanted=names.__contains__,
-        **context.data.given,
+        **context.given,
     )
     if group is not None:
         engine, meter = spec.strategy.engine, context.meter

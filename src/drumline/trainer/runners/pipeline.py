@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from drumline.comm import Channel, members_of
 from drumline.data.splits import Inputs
 from drumline.optim import build_optimizer
-from drumline.parallel.batch_norm import keep_statistics
+from drumline.parallel.batch_norm import frozen_batch_norm
 from drumline.parallel.pipeline.engine import TorchEngine
 from drumline.parallel.pipeline.executor import Executor
 from drumline.parallel.shard_spec import describe_shard
@@ -65,7 +65,7 @@ class PipelineRunner(ModelRunner):
         if self.context.delay_s:
             time.sleep(self.context.delay_s)
         scale = counts * self.context.axes.mesh.data / of_all
-        with keep_statistics(self.model, unless=counts):
+        with frozen_batch_norm(self.model, when=not counts):
             losses = self.engine.train(microbatches, self.loss, scale)  # (2)
         began = time.monotonic_ns()
         self.strategy.finish()  # (3)
