@@ -13,7 +13,7 @@ import pytest
 
 from drumline.core.rundir import RunDir
 from drumline.core.status import CallStatus, Phase, RankStatus, StatusWriter
-from drumline.launcher.activity import RankActivity, look_at_ranks
+from drumline.launcher.activity import RankActivity, look_again, look_at_ranks
 from drumline.launcher.hang import HangWatch, explain_hang
 from drumline.launcher.stacks import Frame, Stacks, ask_stacks, parse_stacks
 from sshd import wait_until
@@ -212,9 +212,21 @@ def test_a_hang_is_told_once_and_again_when_ranks_went_on_meanwhile():
 
 def test_who_saves_a_checkpoint_hangs_only_after_very_long():
     saves = parse_stacks(1, DUMP.replace("loader.py", "torch/serialization.py"))
+    for seconds, hangs in ((6, False), (51, True)):
+        watch = HangWatch(5.0)
+        assert watch.suspects(idle(seconds))
+        assert (watch.find(idle(seconds), {1: saves}) is not None) is hangs
+
+
+def test_who_went_on_while_stacks_were_asked_for_does_not_hang(tmp_path):
+    """A checkpoint of 20 s may end just then."""
+    run = RunDir.create("x", root=tmp_path)
+    writer = StatusWriter(run.rank_status(0))
+    ranks = [replace(look_at_ranks(run, [0])[0], idle_s=51, quiet_s=51)]
     watch = HangWatch(5.0)
-    assert watch.find(idle(6), {1: saves}) is None
-    assert watch.find(idle(51), {1: saves}) is not None
+    assert watch.suspects(ranks)
+    writer.beat(2)
+    assert watch.find(look_again(run, ranks), STACKS) is None
 
 
 def test_the_main_thread_is_the_last_that_is_listed():

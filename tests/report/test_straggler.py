@@ -120,6 +120,21 @@ def test_a_single_long_wait_is_told_as_such():
     assert line.startswith("rank 1 is slow in compute")
 
 
+def test_who_was_slow_in_a_few_steps_is_not_slow():
+    """Rank 2 compiles anew in three steps; else it takes no longer than the others."""
+    draw = random.Random(0)
+
+    def compute_ms(rank, step):
+        return draw.uniform(18, 22) + 300 * (rank == 2 and step in (40, 41, 42))
+
+    ledger = compute_ledger(ddp_logs(ranks=3, steps=120, compute_ms=compute_ms))
+    found = find_straggler(ledger)
+    assert (found.rank, found.phase, found.stands_out) == (2, None, False)
+    assert 10 <= len(ledger.latest) < 20
+    ledger = compute_ledger(ddp_logs(ranks=3, steps=120, compute_ms=lambda r, _: 20 + 3 * (r == 2)))
+    assert find_straggler(ledger).phase is Phase.COMPUTE
+
+
 @pytest.mark.parametrize(("transfer_ms", "named"), [(5, True), (80, True), (2000, False)])
 def test_who_causes_most_of_the_waiting_stands_out_however_much_is_transfer(transfer_ms, named):
     """Unless the waiting is next to nothing beside it."""

@@ -15,7 +15,7 @@ from drumline.cli.commands.train import ObserveOptions
 from drumline.core.errors import WorkerError
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import OnHang
-from drumline.launcher.activity import ActivityWatch, look_at_ranks
+from drumline.launcher.activity import ActivityWatch, look_again, look_at_ranks
 from drumline.launcher.hang import Hang, HangWatch, say_hang, say_stacks
 from drumline.launcher.stacks import ask_stacks, observed_ranks
 
@@ -58,7 +58,8 @@ class HangReporter:
             return
         ranks = self._activity.look()
         if self._watch.suspects(ranks):
-            hang = self._watch.find(ranks, ask_stacks(self.run, range(self.world_size)))
+            stacks = ask_stacks(self.run, range(self.world_size))
+            hang = self._watch.find(look_again(self.run, ranks), stacks)
             if hang is not None:
                 self._tell(hang)
 

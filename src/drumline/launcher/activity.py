@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -117,6 +117,13 @@ class ActivityWatch:
 def look_at_ranks(run: RunDir, ranks: Sequence[int]) -> list[RankActivity]:
     """Return what ranks of this host do right now."""
     return ActivityWatch(run, ranks, hang_after_s=0).look()
+
+
+def look_again(run: RunDir, ranks: Sequence[RankActivity]) -> list[RankActivity]:
+    """Return what ranks of this host do that were looked at before, by their statuses now."""
+    numbers = [rank.status.rank for rank in ranks]
+    now = {one.status.rank: one.status for one in look_at_ranks(run, numbers)}
+    return [replace(rank, status=now.get(rank.status.rank, rank.status)) for rank in ranks]
 
 
 def _used(pid: int) -> tuple[float, int]:

@@ -63,6 +63,8 @@ class HangWatch:
         self.hang: Hang | None = None
         """while it lasts"""
         self._asked = 0.0
+        self._beats: dict[int, int] = {}
+        """of the ranks, when they were suspected"""
 
     def suspects(self, ranks: Sequence[RankActivity]) -> bool:
         """Whether ranks may hang, and their stacks are to be asked for; not again while they do."""
@@ -79,11 +81,17 @@ class HangWatch:
         if now < self._asked + self.hang_after_s:
             return False
         self._asked = now
+        self._beats = {rank.status.rank: rank.status.beats for rank in ranks}
         return True
 
     def find(self, ranks: Sequence[RankActivity], stacks: Mapping[int, Stacks]) -> Hang | None:
-        """Return the hang, from what suspected ranks do and where they are; None if it is none."""
+        """Return the hang, from what suspected ranks do and where they are; None if it is none.
+
+        `ranks` are looked at when their stacks have come: if one has gone on since, there is none.
+        """
         alive = [rank for rank in ranks if rank.alive]
+        if any(self._beats.get(r.status.rank) != r.status.beats for r in ranks):
+            return None
         if not alive or (self._is_patient(alive) and _works_slowly(ranks, stacks)):
             return None
         what, rank = explain_hang(ranks, stacks)

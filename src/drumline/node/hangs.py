@@ -18,7 +18,7 @@ from dataclasses import replace
 from drumline.core.json_lines import Message
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.status import RankStatus
-from drumline.launcher.activity import ActivityWatch, RankActivity
+from drumline.launcher.activity import ActivityWatch, RankActivity, look_at_ranks
 from drumline.launcher.hang import Hang, HangWatch
 from drumline.launcher.stacks import Stacks, ask_stacks, stacks_from_json, stacks_to_json
 from drumline.node.job import Job
@@ -49,7 +49,7 @@ class NodeRanks:
 
     def statuses(self) -> list[RankStatus]:
         """Return all that is known of what they do."""
-        return [rank.status for rank in self._watch.look()]
+        return [rank.status for rank in look_at_ranks(self.run, self.numbers)]
 
     def stacks(self) -> dict[int, Stacks]:
         """Ask them for their stacks."""
@@ -135,7 +135,7 @@ class JobHangWatch:
                 self._stacks, self._statuses = self._ranks.stacks(), {}
         elif not self._missing or time.monotonic() > self._deadline:  # (2)
             stacks, self._stacks = self._stacks, None
-            whole = self._statuses
+            whole = {s.rank: s for s in self._ranks.statuses()} | self._statuses
             ranks = [replace(r, status=whole.get(r.status.rank, r.status)) for r in ranks]
             hang = self._watch.find(ranks, stacks)
             if hang is not None:  # (3)

@@ -82,6 +82,8 @@ class Ledger:
     lost_s: float = 0.0
     longest: dict[int, LongestWait] = field(default_factory=dict)
     """by the rank that was waited for"""
+    latest: list[int] = field(default_factory=list)
+    """the rank that was waited for most, of each of some equal windows of steps"""
 
     @property
     def unit(self) -> Literal["step", "second"]:
@@ -136,17 +138,51 @@ def compute_ledger(logs: Sequence[Log]) -> Ledger:
     return account.close()
 
 
+class _Windows:
+    """Sums of steps in windows of equal size: at most twice `_WINDOWS`, which grow with the run."""
+
+    def __init__(self) -> None:
+        self._size = 1
+        self._sums: list[list[float]] = []
+        self._current: list[list[float]] = []
+
+    def add(self, step: list[float]) -> None:
+        """Add the next step's numbers."""
+        self._current.append(step)
+        if len(self._current) < self._size:
+            return
+        self._sums.append(_sum(self._current))
+        self._current = []
+        if len(self._sums) == 2 * _WINDOWS:
+            self._size *= 2
+            pairs = zip(self._sums[::2], self._sums[1::2], strict=True)
+            self._sums = [_sum(pair) for pair in pairs]
+
+    @property
+    def largest(self) -> list[int]:
+        """Which of the numbers is the largest, of each window that is full."""
+        return [max(range(len(each)), key=each.__getitem__) for each in self._sums if any(each)]
+
+
+def _sum(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) for column in zip(*rows, strict=True)]
+
+
 class LedgerAccount:
     """Adds a ledger up, part by part."""
 
     def __init__(self, ranks: int) -> None:
         self._ledger = Ledger(ranks=[RankLedger(rank) for rank in range(ranks)])
+        self._windows = _Windows()
         self._before: Part | None = None
 
     def add(self, part: Part) -> None:
         """Account for the next part."""
+        before = [row.caused_s for row in self._ledger.ranks]
         _account(self._ledger, part)
         if part.is_step:
+            after = [row.caused_s for row in self._ledger.ranks]
+            self._windows.add([now - was for now, was in zip(after, before, strict=True)])
             self._ledger.steps += 1
             if self._before is not None:
                 _account_between(self._ledger, self._before, part)
@@ -160,9 +196,11 @@ class LedgerAccount:
         for row in ledger.ranks:
             row.compute_s = row.total_s - row.data_s - row.exposed_s
         ledger.lost_s = sum(row.exposed_s for row in ledger.ranks)
+        ledger.latest = self._windows.largest
         return ledger
 
 
+_WINDOWS = 10
 _NO_WAIT = LongestWait()
 
 

@@ -11,7 +11,8 @@ While a run goes on, `StragglerWatch` accounts for every ten seconds and looks a
 
 A rank stands out if it cost the others a tenth of their time, caused most of their waiting, has a
 phase to explain it, and did so in most windows. Noise gives the last place to another rank each
-time, and a checkpoint falls into one window or two.
+time, and a checkpoint falls into one window or two. So it is for a whole run, too: its windows are
+10 to 20 equal parts of its steps (`Ledger.latest`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LEAST_COST = 0.1
 _LEAST_WINDOWS = 3
 _MOST_WINDOWS = 2 / 3
 """in which share of the windows it must be the same rank"""
-_EXPLAINED = 1 / 3
+_EXPLAINED = 1 / 2
 """the share of what others waited that a phase must explain, to be named"""
 _MOST_EVENTS, _MOST_NS = 5000, int(2 * WINDOW_S / NS)
 """that wait for another rank to come to the same step; it may never make one"""
@@ -61,7 +62,7 @@ class Straggler:
     waited_share: float
     """the share of all waiting that it caused"""
     phase: Phase | None
-    """None: it takes no longer than the others in any, e.g. since it waits itself"""
+    """None: it takes no longer than the others in any (it waits itself), or not most of the time"""
     excess_s: float
     """how much longer it takes there than the others' median, per step (or second)"""
     unit: str
@@ -97,7 +98,7 @@ def find_straggler(ledger: Ledger) -> Straggler | None:
     explained = excess[phase] >= _EXPLAINED * worst.caused_s / len(others)
     longest = ledger.longest.get(worst.rank)
     once = longest if longest and longest.seconds * len(others) > worst.caused_s / 2 else None
-    explained = explained and once is None
+    explained = explained and once is None and _mostly(ledger.latest, worst.rank)
     return Straggler(
         rank=worst.rank,
         cost=worst.caused_s / spent_s,
@@ -108,6 +109,11 @@ def find_straggler(ledger: Ledger) -> Straggler | None:
         unit=ledger.unit,
         once=once,
     )
+
+
+def _mostly(windows: Sequence[int], rank: int) -> bool:
+    """Whether a rank is that of most windows, or there are too few to tell."""
+    return len(windows) < _LEAST_WINDOWS or windows.count(rank) >= _MOST_WINDOWS * len(windows)
 
 
 def _phases(row: RankLedger) -> dict[Phase, float]:
@@ -121,9 +127,9 @@ def find_steady(windows: Sequence[Ledger]) -> Straggler | None:
     found = find_straggler(_sum(windows))
     if found is None or not found.stands_out:
         return None
-    each = [one for window in windows if (one := find_straggler(window)) is not None]
-    same = [one for one in each if one.rank == found.rank and one.cost >= _LEAST_COST]
-    return found if len(same) >= _MOST_WINDOWS * len(windows) else None
+    each = [find_straggler(window) for window in windows]
+    ranks = [one.rank if one and one.cost >= _LEAST_COST else -1 for one in each]
+    return found if _mostly(ranks, found.rank) else None
 
 
 def _sum(ledgers: Sequence[Ledger]) -> Ledger:
