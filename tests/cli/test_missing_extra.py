@@ -24,3 +24,10 @@ def test_what_to_install_is_told(tmp_path, words):
     assert done.stderr.startswith("drumline: this command needs asyncssh, which is not installed")
     assert "pip install 'drumline[cluster]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_stacks_of_a_run_on_this_machine_need_no_cluster(tmp_path):
+    command = [sys.executable, "-c", RUN, "stacks", "nothing"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "asyncssh" not in done.stderr

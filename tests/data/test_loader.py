@@ -95,6 +95,14 @@ def once() -> tuple[Any, list[Any]]:
     return (sample for sample in noisy()), [*noisy(2)]
 
 
+def loader() -> tuple[Any, Any]:
+    return torch.utils.data.DataLoader(noisy()), noisy(2)
+
+
+def parts() -> dict[str, Noisy]:
+    return {"test": noisy(2), "train": noisy()}
+
+
 def nothing() -> None:
     """A factory that forgot its return."""
 
@@ -185,12 +193,18 @@ def test_an_own_collate() -> None:
         ("noisy", {"cuont": 5}, "no option 'cuont'.*did you mean 'count'"),
         ("noisi", {}, "has no 'noisi'.*did you mean 'noisy'"),
         ("once", {"samples": 5}, "returns a generator to train on, .* but each epoch begins anew"),
+        ("loader", {}, "loader' returns a DataLoader; return its dataset"),
         ("words", {"collate": f"{MODULE}:length"}, "has no 'length'.*did you mean 'lengths'"),
     ],
 )
 def test_what_a_factory_may_not_return(factory: str, keys: dict[str, Any], words: str) -> None:
     with pytest.raises(DrumlineError, match=words):
         build(factory, **keys)
+
+
+def test_parts_that_a_factory_names() -> None:
+    data = build("parts", classes=2)
+    assert (len(data.train), len(data.test)) == (20, 2)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -316,6 +330,14 @@ def test_what_is_no_folder_of_images(tmp_path: Path, folder: str, words: str) ->
     Image.new("L", (2, 2)).save(tmp_path / "loose" / "a.png")
     with pytest.raises(DrumlineError, match=words):
         check_data(DataSpec(name=f"{tmp_path}/{folder}"))
+
+
+def test_a_class_that_is_only_tested_on_is_refused(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        make_images(tmp_path / part)
+    (tmp_path / "test" / "class2").rename(tmp_path / "test" / "zebra")
+    with pytest.raises(DrumlineError, match=r"test/zebra has images of a class that .*train has"):
+        folder_data(f"{tmp_path}/")
 
 
 def test_a_text_of_any_characters(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 
 from drumline.core.rundir import RunDir
 from drumline.core.status import CallStatus, Phase, RankStatus, StatusWriter
-from drumline.launcher.activity import RankActivity, look_again, look_at_ranks
+from drumline.launcher.activity import ActivityWatch, RankActivity, look_again, look_at_ranks
 from drumline.launcher.hang import HangWatch, explain_hang
 from drumline.launcher.stacks import Frame, Stacks, ask_stacks, parse_stacks
 from sshd import wait_until
@@ -152,7 +155,7 @@ def test_a_message_that_nobody_sends():
     receiver = status(1, call(1, "recv", group="0>1", ended=False), groups=groups)
     what, rank = explain_hang([status(0, groups=groups), receiver], STACKS)
     assert rank == 0
-    assert what.startswith("rank 0 has not called recv #1 from rank 0 to rank 1")
+    assert what.startswith("rank 0 has not called send #1 from rank 0 to rank 1")
 
 
 def test_without_any_call():
@@ -227,6 +230,39 @@ def test_who_went_on_while_stacks_were_asked_for_does_not_hang(tmp_path):
     assert watch.suspects(ranks)
     writer.beat(2)
     assert watch.find(look_again(run, ranks), STACKS) is None
+
+
+READS = """
+import socket, sys
+from pathlib import Path
+from drumline.core.status import StatusWriter
+
+StatusWriter(Path(sys.argv[2]))
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as server:
+    while server.recv(64):
+        pass
+"""
+
+
+def test_who_reads_from_the_network_makes_progress(tmp_path):
+    """A download takes next to no processor time, and no system call that counts as reading."""
+    run = RunDir.create("x", root=tmp_path)
+    watch = ActivityWatch(run, [0], hang_after_s=5.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = [sys.executable, "-c", READS, str(server.getsockname()[1])]
+        with subprocess.Popen([*command, str(run.rank_status(0))]):
+            connection, _ = server.accept()
+            with connection:
+                for _ in range(1000):
+                    connection.sendall(bytes(64))
+                    time.sleep(0.002)
+                    (rank,) = watch.look()
+                assert rank.quiet_s > 1.5
+                assert rank.idle_s < 0.7
+                until = time.monotonic() + 1
+                while time.monotonic() < until:
+                    (rank,) = watch.look()
+                assert rank.idle_s > 0.7  # nothing comes any more
 
 
 def test_the_main_thread_is_the_last_that_is_listed():

@@ -114,6 +114,24 @@ def test_what_making_a_logger_raises_is_raised_by_adding_it(loggers, error):
     assert not loggers
 
 
+def test_a_logger_that_takes_long_to_make_gets_its_numbers_later(monkeypatch, loggers, told):
+    """Its server does not answer: the run goes on meanwhile."""
+    monkeypatch.setattr(protocol, "_BUILD_S", 0.05)
+    answers, seen = threading.Event(), []
+
+    def connect():
+        answers.wait(10)
+        return SimpleNamespace(log=lambda *what: seen.append(what), finish=seen.append)
+
+    loggers.add("far", connect)
+    assert told == ["logger far is not ready after 0.05 s; the run goes on meanwhile"]
+    loggers.log(1, {"loss": 0.5})
+    assert seen == []
+    answers.set()
+    loggers.finish({})
+    assert seen == [(1, {"loss": 0.5}), {}]
+
+
 def test_a_logger_that_exits_is_noted_as_failed(loggers, told):
     loggers.add("leaves", lambda: SimpleNamespace(log=lambda *_: sys.exit("bye"), finish=print))
     loggers.log(1, {})

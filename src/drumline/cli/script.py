@@ -148,8 +148,8 @@ def _follow(reporter: HangReporter, task: AgentTask, plans: tuple[NodePlan, ...]
         noted_failure(run),
         reporter.listening(),
         Agents() as agents,
+        followed_logs(run, world_size, console) as show_logs,  # till all ranks have ended
         launched_ranks(run, task, agents, plans=plans, timeout=timeout) as polls,
-        followed_logs(run, world_size, console) as show_logs,
     ):
         for _ in polls:
             show_news()

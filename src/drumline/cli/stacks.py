@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from drumline.cli.app import print_json, print_text
-from drumline.cli.cluster_display import print_note
-from drumline.cluster.jobs.submit import ask_job_stacks
 from drumline.cluster.spec import find_cluster, known_clusters
-from drumline.cluster.ssh.fleet import Fleet, connected, run_on
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.launcher.activity import RankActivity, look_at_ranks
@@ -49,6 +46,10 @@ def _find(name: str, which: str | None) -> Found:
 
 
 def _of_job(job: str, which: str | None) -> Found:
+    from drumline.cli.cluster_display import print_note
+    from drumline.cluster.jobs.submit import ask_job_stacks
+    from drumline.cluster.ssh.fleet import Fleet, connected, run_on
+
     spec, home = find_cluster(which)
 
     async def ask(fleet: Fleet) -> Found:

@@ -34,7 +34,7 @@ def check_data(spec: DataSpec) -> None:
             for path in table_files(spec).values():
                 names = column_names(path)
                 if names is not None:
-                    choose_columns(spec, names)
+                    choose_columns(spec, names, path)
         case "text":
             from drumline.data.columns import open_file
             from drumline.data.table import table_files

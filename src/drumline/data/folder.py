@@ -12,6 +12,7 @@ unless the spec has another.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def read_folder(spec: DataSpec) -> tuple[dict[str, ImageFolder], tuple[str, ...]
     """
     folders = find_sets(Path(spec.name))
     classes = list_classes(folders["train"])
+    _refuse_new_classes(folders, classes)
     found = {key: _list_images(folder, classes) for key, folder in folders.items()}
     size, mode = image_form(_open(found["train"][0][0]), spec)
     sets = {
@@ -131,6 +133,19 @@ def list_classes(folder: Path) -> tuple[str, ...]:
             path=folder,
         )
     return classes
+
+
+def _refuse_new_classes(folders: Mapping[str, Path], classes: Sequence[str]) -> None:
+    for folder in folders.values():
+        beside = sorted(path for path in folder.iterdir() if path.is_dir())
+        new = (path for path in beside if path.name not in classes)
+        for path in new:
+            if any(map(_is_image, path.rglob("*"))):
+                raise DataError(
+                    f"{path} has images of a class that {folders['train']} has not; remove it, or "
+                    f"put some of them there",
+                    path=path,
+                )
 
 
 def _list_images(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from drumline.core.errors import DataError, UsageError
 from drumline.core.factory import parameters_of
@@ -233,8 +234,12 @@ def _build_by_factory(spec: DataSpec, loading: Loading) -> Dataset:
     given = {key: getattr(spec, key) for key in _GIVEN if _is_wanted(factory, spec, key)}
     with seeded(loading.seed):  # what it draws is the same on every rank
         made = _KIND.call(spec.name, factory, spec.options, seed=loading.seed, **given)
-    sets = dict(zip(PARTS, made, strict=False)) if _is_several(made) else {"train": made}
+    sets = _name_parts(made)
     for part in sets.values():
+        if isinstance(part, DataLoader):
+            raise _KIND.error(
+                spec.name, "returns a DataLoader; return its dataset: batches are made here"
+            )
         if not is_map_style(part) and not hasattr(part, "__iter__"):
             raise _KIND.wrong_result(spec.name, part)
     if isinstance(sets["train"], Iterator):  # what is tested on is kept in memory
@@ -266,9 +271,13 @@ def _is_wanted(factory: Any, spec: DataSpec, key: str) -> bool:
     return getattr(spec, key) != default or parameter.default is parameter.empty
 
 
-def _is_several(made: object) -> bool:
-    """Whether a factory returned train and test, not one data set that happens to be a list."""
-    return isinstance(made, tuple) and 2 <= len(made) <= len(PARTS)
+def _name_parts(made: Any) -> dict[str, Any]:
+    """Name the parts that a factory returned; a data set may happen to be a list or a mapping."""
+    if isinstance(made, tuple) and 2 <= len(made) <= len(PARTS):
+        return dict(zip(PARTS, made, strict=False))
+    if isinstance(made, Mapping) and "train" in made and made.keys() <= set(PARTS):
+        return dict(made)
+    return {"train": made}
 
 
 def _build_split(spec: DataSpec, part: Any, loading: Loading, key: str) -> Split:

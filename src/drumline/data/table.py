@@ -78,8 +78,10 @@ def read_table(spec: DataSpec) -> Table:
     )
 
 
-def choose_columns(spec: DataSpec, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the names of the target and the feature columns.
+def choose_columns(
+    spec: DataSpec, names: Sequence[str], where: object = None
+) -> tuple[list[str], list[str]]:
+    """Return the names of the target and the feature columns, of a file that has these columns.
 
     Raises:
         UsageError: the spec names one that is not there.
@@ -89,7 +91,8 @@ def choose_columns(spec: DataSpec, names: Sequence[str]) -> tuple[list[str], lis
             if name not in names:
                 hint = nearest(name, names, "name one of those")
                 raise UsageError(
-                    f"data.{key}: {spec.name} has no column {name!r}, but {', '.join(names)}; "
+                    f"data.{key}: {where or spec.name} has no column {name!r}, but "
+                    f"{', '.join(names)}; "
                     f"{hint}"
                 )
     known = [name for name in names if not _INDEX.fullmatch(name)]

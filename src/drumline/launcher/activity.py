@@ -1,8 +1,9 @@
 """What the ranks of this host do: which of them make progress, and which do not.
 
 A rank makes progress when its status (`core.status`) moves; or, unless it waits in a collective,
-when it and its children use the processor or read and write: a long evaluation, a compilation or a
-checkpoint is no hang. All of it is read from files, so it works for ranks that do not react at all.
+when it and its children use the processor or read and write: a long evaluation, a compilation, a
+checkpoint or a download is no hang. All of it is read from files, so it works for ranks that do not
+react at all.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _LOOK_S = 0.25
 _BUSY = 0.25
 """the share of one core that a rank uses at least that is not idle"""
 _BUSY_BYTES = 2**20  # a second
+_BUSY_WAKES = 50
+"""so many times a second its main thread was waited for and woken: it reads from the network"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +59,8 @@ class _Seen:
     """What a rank had done when it was last looked at, and when it has made progress."""
 
     beats: int = -1
-    used: tuple[float, int] | None = None
-    """processor seconds and bytes, while its status does not move"""
+    used: tuple[float, int, int] | None = None
+    """processor seconds, bytes and wakes, while its status does not move"""
     progress: float = 0.0
     beat: float = 0.0
 
@@ -108,9 +111,10 @@ class ActivityWatch:
         before, seen.used = seen.used, _used(status.pid)
         if status.waits_in or before is None or now - seen.beat > PATIENCE * self.hang_after_s:
             return
-        cpu_s, nbytes = (used - was for used, was in zip(seen.used, before, strict=True))
+        grown = [used - was for used, was in zip(seen.used, before, strict=True)]
         since_s = now - self._looked_before
-        if cpu_s > _BUSY * since_s or nbytes > _BUSY_BYTES * since_s:
+        busy = (_BUSY * since_s, _BUSY_BYTES * since_s, _BUSY_WAKES * since_s)
+        if any(more > much for more, much in zip(grown, busy, strict=True)):
             seen.progress = now
 
 
@@ -126,16 +130,19 @@ def look_again(run: RunDir, ranks: Sequence[RankActivity]) -> list[RankActivity]
     return [replace(rank, status=now.get(rank.status.rank, rank.status)) for rank in ranks]
 
 
-def _used(pid: int) -> tuple[float, int]:
-    """Return the processor time and the bytes read and written of a process and its children."""
-    seconds, nbytes = 0.0, 0
+def _used(pid: int) -> tuple[float, int, int]:
+    """Return processor time, bytes read and written, and wakes of a process and its children."""
+    seconds, nbytes, wakes = 0.0, 0, 0
     for one in (pid, *_children(pid)):
         with contextlib.suppress(OSError):
             stat = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
             seconds += (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
             io = Path(f"/proc/{one}/io").read_text().split()  # another user's is not readable
             nbytes += int(io[1]) + int(io[3])
-    return seconds, nbytes
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{one}/status").read_text()
+            wakes += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return seconds, nbytes, wakes
 
 
 def _children(pid: int) -> list[int]:

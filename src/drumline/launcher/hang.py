@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drumline.core.formatting import format_bytes, format_seconds, name_ranks
@@ -95,7 +95,10 @@ class HangWatch:
         if not alive or (self._is_patient(alive) and _works_slowly(ranks, stacks)):
             return None
         what, rank = explain_hang(ranks, stacks)
-        self.hang = Hang(what=what, rank=rank, idle_s=_idle_s(alive), stacks=stacks)
+        idle_s = _idle_s(alive)
+        if not self._is_patient(alive):  # they were busy, and nothing came of it
+            idle_s = min(rank.quiet_s for rank in alive)
+        self.hang = Hang(what=what, rank=rank, idle_s=idle_s, stacks=stacks)
         return self.hang
 
     def _is_patient(self, alive: Sequence[RankActivity]) -> bool:
@@ -260,8 +263,8 @@ def _explain_missing(
         where = f"waits itself in {_name(waits_in[0])}, and {where}"
     who = "it" if len(missing) == 1 else f"rank {first}"
     sentence = (
-        f"{name_ranks(missing)} {have} not called {_name(call)} that {name_ranks(waiting)} {wait} "
-        f"in; {who} {where}"
+        f"{name_ranks(missing)} {have} not called {_name(_counterpart(call))} that "
+        f"{name_ranks(waiting)} {wait} in; {who} {where}"
     )
     return sentence, first
 
@@ -277,6 +280,12 @@ def _name(call: CallStatus) -> str:
         source, _, target = call.group.partition(">")
         group = f" from rank {source} to rank {target}"
     return f"{call.op} #{call.seq}{group}{told}"
+
+
+def _counterpart(call: CallStatus) -> CallStatus:
+    """Return what the others have to call, for a rank to go on that waits in a call."""
+    other = {"recv": "send", "send": "recv"}
+    return replace(call, op=other.get(call.op, call.op))
 
 
 def _where(stacks: Stacks | None) -> str:

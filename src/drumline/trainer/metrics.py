@@ -109,6 +109,11 @@ def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
         right = outputs.argmax(-1)[told] == targets[told]
     else:
         scores, wanted = alike(outputs, targets)
+        if not ((wanted == 0) | (wanted == 1)).all():
+            raise UsageError(
+                "metric accuracy needs classes, or 0 and 1, as targets, and this data has other "
+                "numbers; use metrics=mae or rmse"
+            )
         right = (scores > 0) == (wanted > 0.5)
     return _counted(right)
 

@@ -1,4 +1,4 @@
-"""MLflow: a thin adapter. `MLFLOW_TRACKING_URI` and its other variables are MLflow's own.
+"""MLflow: a thin adapter; without `uri` and MLFLOW_TRACKING_URI it writes into mlruns/.
 
 loggers: [tensorboard, {name: mlflow, experiment: digits, uri: "file:///tmp/mlruns"}]
 """
@@ -34,7 +34,8 @@ class MlflowLogger:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        self._client = MlflowClient(uri)
+        folder = Path("mlruns").absolute().as_uri()
+        self._client = MlflowClient(uri or os.environ.get("MLFLOW_TRACKING_URI", folder))
         found = self._client.get_experiment_by_name(experiment)
         create = self._client.create_experiment
         where = create(experiment) if found is None else found.experiment_id

@@ -30,6 +30,8 @@ from drumline.spec.run_spec import RunSpec
 FINISH_S = 60.0
 """how long a run that has ended waits for its loggers"""
 _FAILED_S = 10.0
+_BUILD_S = 10.0
+"""how long a run waits for a logger to be made; one that takes longer gets its numbers later"""
 _KIND = LoggerSpec.factories
 
 
@@ -65,11 +67,15 @@ class _LoggerThread(Thread):
             self.error = error
         self._built.set()
 
+    @property
+    def is_built(self) -> bool:
+        """Whether the logger is made, or could not be."""
+        return self._built.is_set()
+
     def start_and_build(self) -> None:
-        """Start, and wait until the logger is made; raise what making it raises."""
+        """Start, and wait until the logger is made, a while; raise what making it raises."""
         self.start()
-        self._built.wait()
-        if self.error is not None:
+        if self._built.wait(_BUILD_S) and self.error is not None:
             raise self.error
 
 
@@ -87,6 +93,9 @@ class Loggers:
         """Build a logger, and add it under the name that notes call it by."""
         thread = _LoggerThread(name, build)
         thread.start_and_build()
+        if not thread.is_built:
+            text = f"{thread.name} is not ready after {_BUILD_S:g} s; the run goes on meanwhile"
+            self._events.write("note", text=text)
         self._threads.append(thread)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
