@@ -120,6 +120,8 @@ def test_a_metric_of_another_form_is_told():
         metric.sums(SCORES, CLASSES)
     with pytest.raises(UsageError, match=r"accuracy needs classes, or 0 and 1.*metrics=mae"):
         build_metric(MetricSpec(name="accuracy")).sums(FLAT[:, None], NUMBERS)
+    with pytest.raises(SpecError, match=r'write metrics=\[{name: "own_parts:StopAfter", epochs'):
+        build_metric(MetricSpec(name="own_parts:StopAfter"))
     with pytest.raises(SpecError, match="accuracy' takes no options; leave top out"):
         build_metric(MetricSpec(name="accuracy", top=5))
     with pytest.raises(

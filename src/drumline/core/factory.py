@@ -44,6 +44,8 @@ class FactoryKind:
     """the key of the spec whose `name` names one, and whose other keys are its options"""
     builtin: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """those that have a name of one word"""
+    several: bool = False
+    """whether the key has a list of them"""
     given: tuple[str, ...] = ()
     """arguments that the run gives to those that take them; the spec need not"""
 
@@ -132,9 +134,12 @@ class FactoryKind:
         for option, p in parameters.items():
             required = p.default is p.empty and p.kind in (*_BY_KEYWORD, p.POSITIONAL_ONLY)
             if required and option not in options and option not in given:
+                way = f"set {self.key}.{option}=…"
+                if self.several:
+                    way = f'write {self.key}=[{{name: "{name}", {option}: …}}]'
                 raise SpecError(
-                    f"{self.what} {name} needs a value for {option!r}; set {self.key}.{option}=…, "
-                    f"or give it a default in the factory",
+                    f"{self.what} {name} needs a value for {option!r}; {way}, or give it a default "
+                    f"in the factory",
                     key=f"{self.key}.{option}",
                 )
 

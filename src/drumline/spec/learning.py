@@ -85,7 +85,9 @@ class LossSpec(FactorySpec):
 class MetricSpec(FactorySpec):
     """What is measured beside the loss; other keys are options for it."""
 
-    factories = FactoryKind(what="metric", returns="a metric of (outputs, targets)", key="metrics")
+    factories = FactoryKind(
+        what="metric", returns="a metric of (outputs, targets)", key="metrics", several=True
+    )
 
     name: Annotated[str, _known("metric", *METRICS)] = "accuracy"
     """accuracy, mae, rmse, or `package.module:metric` of your own"""
@@ -111,6 +113,7 @@ class LoggerSpec(FactorySpec):
         what="logger",
         returns="an object with log and finish",
         key="loggers",
+        several=True,
         given=("run_dir", "name", "spec"),
     )
 
@@ -148,6 +151,7 @@ class CallbackSpec(FactorySpec):
         what="callback",
         returns="an object with on_train_begin, on_step_end, on_epoch_end or on_train_end",
         key="callbacks",
+        several=True,
     )
 
     name: str
