@@ -44,6 +44,7 @@ class PickyError(Exception):
 
     def __init__(self, code, text):
         super().__init__(f"{code}: {text}")
+        self.code = code
 
 
 def sum_of_ranks(start=0):
@@ -145,11 +146,20 @@ def test_the_first_ranks_exception_is_raised_here():
     assert "2 other ranks then lost the connection" in str(cause)
 
 
-def test_an_exception_that_cannot_be_pickled_is_told_by_its_traceback(capsys):
+def test_an_exception_that_pickle_cannot_make_anew_keeps_its_type():
     def fail():
         raise PickyError(3, "out of paper")
 
-    with pytest.raises(WorkerError, match="PickyError: 3: out of paper") as raised:
+    with pytest.raises(PickyError, match=r"^3: out of paper$") as raised:
+        launch(fail, backend=None)
+    assert (raised.value.code, raised.value.rank in (0, 1)) == (3, True)
+
+
+def test_an_exception_that_cannot_be_pickled_is_told_by_its_traceback(capsys):
+    def fail():
+        raise ValueError("out of paper", threading.Lock())
+
+    with pytest.raises(WorkerError, match=r"ValueError: .'out of paper'") as raised:
         launch(fail, backend=None)
     assert raised.value.rank == raised.value.fields["rank"]
     assert capsys.readouterr().out == ""  # raised here, so not printed as well

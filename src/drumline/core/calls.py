@@ -86,10 +86,12 @@ class CallFiles:
 
     def write_error(self, rank: int, error: BaseException) -> None:
         """Leave the exception that a rank raised, where it can be pickled and written."""
-        with contextlib.suppress(Exception):
-            content = _pickle(error, "")
-            pickle.loads(content)  # an __init__ with other arguments fails only here
-            self._write(f"error-{rank}", content)
+        for form in (error, (type(error), error.args, vars(error)), (type(error), error.args, {})):
+            with contextlib.suppress(Exception):
+                content = _pickle(form, "")
+                pickle.loads(content)  # an __init__ with other arguments fails only here
+                self._write(f"error-{rank}", content)
+                return
 
     def read_error(self, rank: int) -> BaseException | None:
         """Return the exception that a rank raised; None where it has left none."""
@@ -98,7 +100,12 @@ class CallFiles:
                 error = pickle.load(file)
         except Exception:  # there is none, or its type is not known here
             return None
-        return error if isinstance(error, BaseException) else None
+        if isinstance(error, BaseException):
+            return error
+        kind, args, fields = error
+        rebuilt: BaseException = kind.__new__(kind, *args)
+        vars(rebuilt).update(fields)
+        return rebuilt
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.pkl"
