@@ -70,6 +70,10 @@ def sum_loss(outputs, targets):
     return smoothed(outputs, targets).sum()
 
 
+def detached(outputs, targets):
+    return (outputs.detach().argmax(1) != targets).float()
+
+
 def text_loss(outputs, targets):
     return "a loss"
 

@@ -99,6 +99,10 @@ def loader() -> tuple[Any, Any]:
     return torch.utils.data.DataLoader(noisy()), noisy(2)
 
 
+def ragged() -> list[Any]:
+    return [(torch.zeros(1 + n), 0) for n in range(40)]
+
+
 def parts() -> dict[str, Noisy]:
     return {"test": noisy(2), "train": noisy()}
 
@@ -200,6 +204,14 @@ def test_an_own_collate() -> None:
 def test_what_a_factory_may_not_return(factory: str, keys: dict[str, Any], words: str) -> None:
     with pytest.raises(DrumlineError, match=words):
         build(factory, **keys)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_of_unequal_size_need_a_collate(workers: int) -> None:
+    loading = Loading(name="mine", seed=1, dtype=torch.float32, workers=workers)
+    words = r"^samples of mine cannot be put into one batch .*set data.collate"
+    with pytest.raises(DrumlineError, match=words):
+        list(LoadedSplit(ragged(), loading).batches([np.array([4, 5])]))
 
 
 def test_parts_that_a_factory_names() -> None:

@@ -77,6 +77,12 @@ def test_what_does_not_fit_is_told(spec, outputs, targets, words):
         loss.summed(outputs, targets)
 
 
+def test_a_loss_without_a_gradient_is_told():
+    loss = build_loss(LossSpec(name="own_parts:detached"))
+    with pytest.raises(UsageError, match="returned a tensor without a gradient"):
+        loss.summed(SCORES.clone().requires_grad_(), CLASSES)
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [

@@ -96,7 +96,16 @@ class Loading:
 
     def _collated(self, samples: list[Any]) -> tuple[Any, Tensor]:
         """Make a pair of these samples, and see that it has a target for each of them."""
-        batch = (self.collate or default_collate)(samples)
+        try:
+            batch = (self.collate or default_collate)(samples)
+        except (TypeError, RuntimeError) as error:
+            if self.collate is not None:  # its own traceback tells more
+                raise
+            raise UsageError(
+                f"samples of {self.name} cannot be put into one batch ("
+                f"{str(error).splitlines()[0]}); let the data set give tensors of equal shape and "
+                f"numbers, or set data.collate"
+            ) from error
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             raise self._wrong_batch(batch)
         inputs, targets = batch

@@ -129,6 +129,11 @@ def _sum_own(own: OfBatch, spec: LossSpec, outputs: Tensor, targets: Tensor) -> 
     value = own(outputs, targets)
     if not isinstance(value, Tensor):
         raise _own_returned(spec, repr(type(value).__name__))
+    if outputs.requires_grad and not value.requires_grad:
+        raise UsageError(
+            f"loss {spec.name!r} returned a tensor without a gradient (detached, or of whole "
+            f"numbers); compute it from outputs by functions of torch's"
+        )
     samples = len(targets)
     if value.numel() == 1 and (value.dim() == 0 or samples != 1):
         return value.sum() * (samples if spec.reduction == "mean" else 1)
