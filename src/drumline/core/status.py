@@ -49,6 +49,7 @@ _COUNTS_AT = _CALLS_AT + _SLOTS * _CALL.size
 _GROUPS_AT = _COUNTS_AT + _MOST_GROUPS * _COUNT.size
 _ENDED_IN_CALL = struct.calcsize("<qqqqq")
 _SIZE = 1 << 16
+_ROOM = _SIZE - _GROUPS_AT - 8
 _IN_BACKWARD = 1
 
 
@@ -145,6 +146,7 @@ class StatusWriter:
             self._map = mmap.mmap(file.fileno(), _SIZE)
         self._path = path
         self._groups: dict[str, tuple[int, ...]] = {}
+        self._has_room = True
         self._process = os.getpid(), start_time(os.getpid()) or 0
         self._beats = self._calls = 0
         self._phase = 0
@@ -187,8 +189,10 @@ class StatusWriter:
     def add_group(self, name: str, members: Sequence[int]) -> int:
         """Note a process group and its members; returns its number in this file."""
         self._groups[name] = tuple(members)
-        text = json.dumps(self._groups).encode()
-        if len(text) < _SIZE - _GROUPS_AT - 8 and len(self._groups) <= _MOST_GROUPS:
+        if self._has_room:
+            text = json.dumps(self._groups).encode()
+            self._has_room = len(text) < _ROOM and len(self._groups) <= _MOST_GROUPS
+        if self._has_room:
             self._map[_GROUPS_AT + 8 : _GROUPS_AT + 8 + len(text)] = text
             struct.pack_into("<q", self._map, _GROUPS_AT, len(text))
         return len(self._groups) - 1
