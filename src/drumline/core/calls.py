@@ -98,14 +98,13 @@ class CallFiles:
         try:
             with _open_own(self._path(f"error-{rank}")) as file:
                 error = pickle.load(file)
+            if not isinstance(error, BaseException):
+                kind, args, fields = error
+                error = kind.__new__(kind, *args)
+                vars(error).update(fields)
         except Exception:  # there is none, or its type is not known here
             return None
-        if isinstance(error, BaseException):
-            return error
-        kind, args, fields = error
-        rebuilt: BaseException = kind.__new__(kind, *args)
-        vars(rebuilt).update(fields)
-        return rebuilt
+        return error if isinstance(error, BaseException) else None
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.pkl"

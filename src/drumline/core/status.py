@@ -39,14 +39,13 @@ STACKS_SIGNAL = signal.SIGRTMIN + 9
 _MAGIC = b"DRUMST03"
 _HEAD = struct.Struct("<8sqqqqqqq")  # magic, pid, started, step, step_ns, beats, beat_ns, phase
 _BEAT, _BEAT_AT = struct.Struct("<qqq"), struct.calcsize("<8sqqqq")
-_END = struct.Struct("<q")
+_NUMBER = struct.Struct("<q")
 _CALL = struct.Struct("<qqqqqq16s")  # group, seq, flags, nbytes, arrived_ns, ended_ns, op
 _SLOTS = 256
 _CALLS_AT = 64
-_COUNT = struct.Struct("<q")
 _MOST_GROUPS = 1024
 _COUNTS_AT = _CALLS_AT + _SLOTS * _CALL.size
-_GROUPS_AT = _COUNTS_AT + _MOST_GROUPS * _COUNT.size
+_GROUPS_AT = _COUNTS_AT + _MOST_GROUPS * _NUMBER.size
 _ENDED_IN_CALL = struct.calcsize("<qqqqq")
 _SIZE = 1 << 16
 _ROOM = _SIZE - _GROUPS_AT - 8
@@ -172,7 +171,7 @@ class StatusWriter:
         """Note that a collective or message begins; returns its number in this file."""
         number, self._calls = self._calls, self._calls + 1
         if group < _MOST_GROUPS:
-            _COUNT.pack_into(self._map, _COUNTS_AT + group * _COUNT.size, seq)
+            _NUMBER.pack_into(self._map, _COUNTS_AT + group * _NUMBER.size, seq)
         flags = _IN_BACKWARD if in_backward else 0
         row = (group, seq, flags, nbytes, arrived_ns, 0, op.encode())
         _CALL.pack_into(self._map, _CALLS_AT + number % _SLOTS * _CALL.size, *row)
@@ -183,7 +182,7 @@ class StatusWriter:
         """Note that a call has ended; nothing, if a newer one has its slot."""
         if number + _SLOTS >= self._calls:
             at = _CALLS_AT + number % _SLOTS * _CALL.size + _ENDED_IN_CALL
-            _END.pack_into(self._map, at, ended_ns)
+            _NUMBER.pack_into(self._map, at, ended_ns)
         self.beat(ended_ns)
 
     def add_group(self, name: str, members: Sequence[int]) -> int:

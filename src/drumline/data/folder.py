@@ -122,8 +122,7 @@ def find_sets(folder: Path) -> dict[str, Path]:
 
 def list_classes(folder: Path) -> tuple[str, ...]:
     """Return the names of a set's classes, sorted: those of its folders that have images."""
-    folders = sorted(path for path in folder.iterdir() if path.is_dir())
-    classes = tuple(path.name for path in folders if any(map(_is_image, path.rglob("*"))))
+    classes = _folders_with_images(folder)
     if len(classes) < 2:
         loose = sum(map(_is_image, folder.iterdir()))
         has = f"{len(classes)} of them" if classes else f"{loose} images beside each other"
@@ -136,16 +135,20 @@ def list_classes(folder: Path) -> tuple[str, ...]:
 
 
 def _refuse_new_classes(folders: Mapping[str, Path], classes: Sequence[str]) -> None:
-    for folder in folders.values():
-        beside = sorted(path for path in folder.iterdir() if path.is_dir())
-        new = (path for path in beside if path.name not in classes)
-        for path in new:
-            if any(map(_is_image, path.rglob("*"))):
-                raise DataError(
-                    f"{path} has images of a class that {folders['train']} has not; remove it, or "
-                    f"put some of them there",
-                    path=path,
-                )
+    for part in sorted(folders.keys() - {"train"}):
+        new = [name for name in _folders_with_images(folders[part]) if name not in classes]
+        if new:
+            path = folders[part] / new[0]
+            raise DataError(
+                f"{path} has images of a class that {folders['train']} has not; remove it, or "
+                f"put some of them there",
+                path=path,
+            )
+
+
+def _folders_with_images(folder: Path) -> tuple[str, ...]:
+    beside = sorted(path for path in folder.iterdir() if path.is_dir())
+    return tuple(path.name for path in beside if any(map(_is_image, path.rglob("*"))))
 
 
 def _list_images(

@@ -92,8 +92,7 @@ def choose_columns(
                 hint = nearest(name, names, "name one of those")
                 raise UsageError(
                     f"data.{key}: {where or spec.name} has no column {name!r}, but "
-                    f"{', '.join(names)}; "
-                    f"{hint}"
+                    f"{', '.join(names)}; {hint}"
                 )
     known = [name for name in names if not _INDEX.fullmatch(name)]
     if len(known) < 2 and not (spec.target and spec.features):

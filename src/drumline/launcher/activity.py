@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -125,9 +125,16 @@ def look_at_ranks(run: RunDir, ranks: Sequence[int]) -> list[RankActivity]:
 
 def look_again(run: RunDir, ranks: Sequence[RankActivity]) -> list[RankActivity]:
     """Return what ranks of this host do that were looked at before, by their statuses now."""
-    numbers = [rank.status.rank for rank in ranks]
-    now = {one.status.rank: one.status for one in look_at_ranks(run, numbers)}
-    return [replace(rank, status=now.get(rank.status.rank, rank.status)) for rank in ranks]
+    now = look_at_ranks(run, [rank.status.rank for rank in ranks])
+    return with_statuses(ranks, [rank.status for rank in now])
+
+
+def with_statuses(
+    ranks: Sequence[RankActivity], statuses: Iterable[RankStatus]
+) -> list[RankActivity]:
+    """Return what ranks do, by newer statuses of some of them."""
+    newer = {status.rank: status for status in statuses}
+    return [replace(rank, status=newer.get(rank.status.rank, rank.status)) for rank in ranks]
 
 
 def _used(pid: int) -> tuple[float, int, int]:

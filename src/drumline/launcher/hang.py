@@ -12,7 +12,7 @@ progress for a while, `explain_hang` puts the ranks' last calls side by side, gr
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -170,14 +170,13 @@ def _has_not_called(rank: RankActivity | None, call: CallStatus) -> bool:
 
 
 def explain_mismatch(
-    groups: Iterable[str], known: Ranks, stacks: Mapping[int, Stacks]
+    groups: Collection[str], known: Ranks, stacks: Mapping[int, Stacks]
 ) -> tuple[str, int | None] | None:
     """Say which rank called what the others of its group did not: the first time that it did."""
     found = []
-    collective = {group for group in groups if ">" not in group}  # else it is a message
     everybody = [rank.status for rank in known.values()]
     for group, members in {pair for s in everybody for pair in s.groups.items()}:
-        if group not in collective:
+        if group not in groups or ">" in group:  # it is of messages
             continue
         statuses = [s for s in everybody if s.groups.get(group) == members]
         for seq in sorted({c.seq for s in statuses for c in s.calls if c.group == group}):

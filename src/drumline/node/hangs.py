@@ -18,7 +18,12 @@ from dataclasses import replace
 from drumline.core.json_lines import Message
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.status import RankStatus
-from drumline.launcher.activity import ActivityWatch, RankActivity, look_at_ranks
+from drumline.launcher.activity import (
+    ActivityWatch,
+    RankActivity,
+    look_at_ranks,
+    with_statuses,
+)
 from drumline.launcher.hang import Hang, HangWatch
 from drumline.launcher.stacks import Stacks, ask_stacks, stacks_from_json, stacks_to_json
 from drumline.node.job import Job
@@ -100,8 +105,8 @@ class JobHangWatch:
         """by node whose ranks are not at work: when it has told of them, and what"""
         self._stacks: dict[int, Stacks] | None = None
         """those that have come; None: nobody was asked"""
-        self._statuses: dict[int, RankStatus] = {}
-        """what came with them, by rank"""
+        self._statuses: list[RankStatus] = []
+        """what came with them"""
         self._missing: set[int] = set()
         self._deadline = 0.0
 
@@ -119,8 +124,7 @@ class JobHangWatch:
                 self._idle[node] = time.monotonic(), ranks
         elif self._stacks is not None:
             self._stacks |= stacks_from_json(message["stacks"])
-            statuses = map(RankStatus.from_json, message["statuses"])
-            self._statuses |= {status.rank: status for status in statuses}
+            self._statuses += map(RankStatus.from_json, message["statuses"])
             self._missing.discard(node)
 
     def tick(self) -> None:
@@ -132,11 +136,10 @@ class JobHangWatch:
                 self._deadline = time.monotonic() + _STACKS_S
                 for peer in self._peers.values():
                     peer.send("stacks")
-                self._stacks, self._statuses = self._ranks.stacks(), {}
+                self._stacks, self._statuses = self._ranks.stacks(), []
         elif not self._missing or time.monotonic() > self._deadline:  # (2)
             stacks, self._stacks = self._stacks, None
-            whole = {s.rank: s for s in self._ranks.statuses()} | self._statuses
-            ranks = [replace(r, status=whole.get(r.status.rank, r.status)) for r in ranks]
+            ranks = with_statuses(ranks, [*self._ranks.statuses(), *self._statuses])
             hang = self._watch.find(ranks, stacks)
             if hang is not None:  # (3)
                 with EventWriter(self._ranks.run.launcher_events) as events:

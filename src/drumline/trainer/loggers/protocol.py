@@ -67,16 +67,17 @@ class _LoggerThread(Thread):
             self.error = error
         self._built.set()
 
-    @property
-    def is_built(self) -> bool:
-        """Whether the logger is made, or could not be."""
-        return self._built.is_set()
+    def start_and_build(self) -> bool:
+        """Start, and wait a while until the logger is made; return whether it is.
 
-    def start_and_build(self) -> None:
-        """Start, and wait until the logger is made, a while; raise what making it raises."""
+        Raises:
+            BaseException: what making it has raised meanwhile.
+        """
         self.start()
-        if self._built.wait(_BUILD_S) and self.error is not None:
+        built = self._built.wait(_BUILD_S)
+        if built and self.error is not None:
             raise self.error
+        return built
 
 
 class Loggers:
@@ -92,8 +93,7 @@ class Loggers:
     def add(self, name: str, build: Callable[[], Logger]) -> None:
         """Build a logger, and add it under the name that notes call it by."""
         thread = _LoggerThread(name, build)
-        thread.start_and_build()
-        if not thread.is_built:
+        if not thread.start_and_build():
             text = f"{thread.name} is not ready after {_BUILD_S:g} s; the run goes on meanwhile"
             self._events.write("note", text=text)
         self._threads.append(thread)
